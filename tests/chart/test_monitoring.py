@@ -45,6 +45,14 @@ def test_alerts_lead_to_the_pages_that_are_named() -> None:
     assert values.RUNBOOKS in (rendering.CHART / "templates" / "monitoring" / "rules.yaml").read_text()
 
 
+def test_dashboards_show_costs_in_the_currency_of_the_prices() -> None:
+    for currency in ("CHF", ""):
+        found = objects({"monitoring": MONITORING | {"dashboards": {"enabled": True}}, "api": {"currency": currency}})
+        boards = [text for one in found if "-dashboard-" in one["metadata"]["name"] for text in one["data"].values()]
+        shown = {unit for text in boards for unit in re.findall(r'"(currency:[^"]*)"', text)}
+        assert shown == {f"currency:{currency}"}
+
+
 def test_which_xids_page_is_a_value() -> None:
     assert values.CRITICAL_XIDS in (rendering.CHART / "templates" / "monitoring" / "rules.yaml").read_text()
     groups = _rendered(criticalXids="79|119", applicationXids="31|94")["gpus"]["groups"]

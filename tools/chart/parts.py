@@ -155,7 +155,7 @@ class Api(Pod):
     gpu_prices: dict[str, Price] = {}
     """Part of a GPU model's name → price of an hour; `*`: of any other. Usage is then priced."""
     currency: Annotated[str, Field(pattern=r"^([A-Z]{3})?$")] = ""
-    """Of the prices."""
+    """Of the prices; dashboards show it."""
     grafana_url: Annotated[
         str, Field(pattern=r"^(https?://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?(/[-A-Za-z0-9._~/]*)?)?$")
     ] = ""

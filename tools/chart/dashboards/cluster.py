@@ -8,6 +8,7 @@ from .ended import ended
 from .health import ALERTS, HEALTH
 from .model import (
     BAD_ABOVE_ZERO,
+    CURRENCY,
     NOT_TOLD,
     NOTHING,
     WARN_ABOVE_ZERO,
@@ -116,8 +117,8 @@ _COSTS = (
     ),
     stat(
         "Cost",
-        "GPU-hours of jobs in the time range × the price of the model, in the currency of your prices.",
-        "short",
+        "GPU-hours of jobs in the time range × the price of the model.",
+        CURRENCY,
         Query(f"sum({priced(f'sum by (cluster, node, gpu) ({GPU_HOURS})')})"),
         decimals=2,
         base="blue",

@@ -8,7 +8,21 @@ the time shown, as long as it was there for a part of it.
 from __future__ import annotations
 
 from .cluster import CLUSTER
-from .model import NOT_TOLD, NOTHING, Annotation, Column, Dashboard, Query, Row, Variable, bars, series, stat, table
+from .model import (
+    CURRENCY,
+    NOT_TOLD,
+    NOTHING,
+    Annotation,
+    Column,
+    Dashboard,
+    Query,
+    Row,
+    Variable,
+    bars,
+    series,
+    stat,
+    table,
+)
 from .queries import GPU, RANGE, eq, increase, lasting, most_over, of, priced, rate, total
 
 THIS = 'job_uid=~"$run"'
@@ -147,8 +161,8 @@ _NOW = (
     ),
     stat(
         "Cost",
-        "GPU-hours × the price of the model, in the currency of your prices.",
-        "short",
+        "GPU-hours × the price of the model.",
+        CURRENCY,
         Query(f"sum({priced(_GPU_HOURS_EACH)})"),
         decimals=2,
         base="blue",

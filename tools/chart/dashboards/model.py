@@ -16,6 +16,9 @@ Steps = tuple[tuple[float, str], ...]
 NOTHING = "–"
 """For what there may be none of, where it can't be known whether there is none or nothing is collected."""
 
+CURRENCY = "currency:"
+"""Of money: the chart puts the installation's own behind it (`api.currency`); without one numbers stand alone."""
+
 BAD_ABOVE_ZERO: Steps = ((1, "red"),)
 WARN_ABOVE_ZERO: Steps = ((1, "orange"),)
 NOT_TOLD = "N/A"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .cluster import CLUSTER
 from .ended import ENDED, ended
-from .model import NOTHING, Column, Dashboard, Query, Row, Variable, bars, series, stat, table
+from .model import CURRENCY, NOTHING, Column, Dashboard, Query, Row, Variable, bars, series, stat, table
 from .queries import (
     GPU,
     JOB,
@@ -78,7 +78,7 @@ def _columns(by: tuple[str, ...]) -> tuple[Column, ...]:
             look="gauge",
         ),
         Column("Energy", f"{total(by, _JOULES)} / 3.6e6", "kwatth", decimals=2),
-        Column("Cost", total(by, _COST), decimals=2),
+        Column("Cost", total(by, _COST), CURRENCY, decimals=2),
     )
 
 
@@ -127,8 +127,8 @@ _NOW = (
     ),
     stat(
         "Cost",
-        "GPU-hours × the price of the model, in the currency of your prices.",
-        "short",
+        "GPU-hours × the price of the model.",
+        CURRENCY,
         Query(f"sum({_COST})"),
         base="blue",
         decimals=2,
