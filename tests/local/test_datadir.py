@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -107,6 +108,41 @@ def test_a_killed_holder_lets_go(tmp_path):
         holder.wait(10)
         holder.stdin.close()
         holder.stdout.close()
+
+
+FORKS = """
+import os, sys
+from pathlib import Path
+from stoker.local.datadir import DataDir
+DataDir(Path(sys.argv[1])).lock()
+if os.fork() == 0:
+    sys.stdin.read()
+    os._exit(0)
+print(os.getpid(), flush=True)
+os.waitpid(-1, 0)
+"""
+
+
+def test_a_child_of_a_killed_holder_that_has_not_begun_yet_is_waited_for(tmp_path):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKS, tmp_path / "d"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert parent.stdout.readline() == f"{parent.pid}\n"
+        parent.kill()
+        parent.wait(10)
+        data = DataDir(tmp_path / "d")
+        with ThreadPoolExecutor() as pool:
+            locked = pool.submit(data.lock)
+            with pytest.raises(TimeoutError):
+                locked.result(0.2)
+            parent.stdin.close()  # ends the child
+            locked.result(10)
+        data.unlock()
+    finally:
+        parent.kill()
+        parent.stdin.close()
+        parent.stdout.close()
 
 
 PARENT = """

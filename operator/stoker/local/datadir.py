@@ -28,10 +28,12 @@ import os
 import re
 import secrets
 import tempfile
+import time
 from pathlib import Path
 
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 _REPORT_KEY_BYTES = 32
+_LETS_GO_S = 5.0
 
 
 class DataDirError(Exception):
@@ -118,17 +120,28 @@ class DataDir:
             return
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 20, 0).strip()
-            os.close(fd)
-            raise DataDirLocked(self.path, int(holder) if holder.isdigit() else None) from None
+            self._take(fd)
         except BaseException:
             os.close(fd)
             raise
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._lock = fd
+
+    def _take(self, fd: int) -> None:
+        """A holder that was killed has it for a moment longer where a child of its own is between fork and exec."""
+        give_up_at = time.monotonic() + _LETS_GO_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = os.pread(fd, 20, 0).strip()
+                holder = int(text) if text.isdigit() else None
+                if holder is None or _lives(holder) or time.monotonic() > give_up_at:
+                    raise DataDirLocked(self.path, holder) from None
+                time.sleep(0.01)
+            else:
+                return
 
     def unlock(self) -> None:
         if self._lock is not None:
@@ -192,6 +205,10 @@ def _sync_folder(path: Path) -> None:
 def _made(path: Path) -> Path:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def _checked(uid: str) -> str:
