@@ -34,6 +34,10 @@ VIEWS = {
     "jobs": "/",
     "why": "/jobs/default/bert-large",
     "curves": "/jobs/default/resnet50-a?tab=curves",
+    "log": "/jobs/default/resnet50-a?tab=log",
+    "usage": "/jobs/default/resnet50-a?tab=usage",
+    "compare": "/compare?jobs=default/resnet50-a,default/resnet50-b",
+    "queues": "/queues?queue=default",
     "gpus": "/gpus",
     "api": "/docs?op=patch_job",
 }
@@ -70,9 +74,11 @@ def test_pictures(up: Server, browse: Any, tmp_path: Path) -> None:
                 page = browse(up.url, (up.data / "token").read_text().strip(), width, dark=dark)
                 for name, path in VIEWS.items():
                     page.goto(up.url + path)
-                    page.locator("table.jobs, .blocker, canvas, .cells, .operation-body").first.wait_for()
+                    page.locator(
+                        "table.jobs, .blocker, canvas, .cells, .operation-body, .log-frame, .tiles, .queues"
+                    ).first.wait_for()
                     page.wait_for_load_state("networkidle") if name == "gpus" else page.wait_for_timeout(700)
                     shot = folder / f"page-{name}-{width}-{'dark' if dark else 'light'}.png"
-                    page.screenshot(path=shot, full_page=width == 360 and name != "api")
+                    page.screenshot(path=shot, full_page=width == 360 and name not in ("api", "compare"))
         for job in client.ls():
             client.cancel(job.metadata.name)
