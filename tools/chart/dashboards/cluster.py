@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.spec.usage import HELD_DOWN as _HELD_DOWN
+from stoker.spec import usage
 
 from .ended import ended
 from .health import ALERTS, HEALTH
@@ -36,7 +36,7 @@ GOODPUT = (
 WASTED_H = f"{increase('stoker_job_gpu_idle_seconds_total')} / 3600"
 GPU_HOURS = f"{increase('stoker_job_gpu_allocated_seconds_total')} / 3600"
 
-HELD_DOWN = f'reason=~"{"|".join((*_HELD_DOWN, "hw_slowdown"))}"'
+HELD_DOWN = f'reason=~"{"|".join((*usage.HELD_DOWN, "hw_slowdown"))}"'
 """hw_slowdown: either of the hardware's, where the driver does not say which."""
 
 CLUSTER = Variable("cluster", "Cluster", "stoker_exporter_build_info", "cluster")
