@@ -6,11 +6,11 @@ Level-triggered on pods, where a cluster has ResourceHealthStatus; elsewhere the
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from stoker.spec.meta import Key
 from stoker.spec.pod import Pod
+from stoker.store.backlog import Backlog
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import StoreError
@@ -19,44 +19,31 @@ from .gpu_health import GpuHealthKeeper
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = 5.0
 
-
-class DeviceHealth:
+class UnhealthyDevices:
     def __init__(self, pods: WatchCache[Pod], keeper: GpuHealthKeeper, clock: Clock) -> None:
-        self._pods, self._keeper, self._clock = pods, keeper, clock
-        self._left: dict[Key, Pod] = {}
-        """What the kubelet has said and is not kept yet."""
-        self._woken = asyncio.Event()
+        self._pods, self._keeper = pods, keeper
+        self._said: Backlog[Key, Pod] = Backlog(clock)
+        """What kubelets have said and is not kept yet."""
 
     async def run(self) -> None:
         """Until cancelled."""
         unsubscribe = self._pods.subscribe(self._on_pod)
         try:
-            while True:
-                await self._woken.wait()
-                self._woken.clear()
-                for key, pod in list(self._left.items()):
-                    await self._keep(key, pod)
-                if self._left:
-                    await self._clock.sleep(_AGAIN_S)
-                    self._woken.set()
+            await self._said.run(self._keep)
         finally:
             unsubscribe()
 
     def _on_pod(self, change: Change[Pod]) -> None:
         """A pod that has ended says nothing more: its GPU may be another's."""
         if change.new is None or change.new.ended or not any(change.new.unhealthy_devices):
-            self._left.pop(change.key, None)
+            self._said.drop(change.key)
         else:
-            self._left[change.key] = change.new
-            self._woken.set()
+            self._said.put(change.key, change.new)
 
-    async def _keep(self, key: Key, pod: Pod) -> None:
+    async def _keep(self, pod: Pod) -> bool:
         try:
-            is_kept = await self._keeper.take_devices(pod)
+            return await self._keeper.take_devices(pod)
         except StoreError as error:
-            log.warning("the health of the devices of pod %s is not kept yet: %s", key, error)
-            return
-        if is_kept and self._left.get(key) is pod:
-            del self._left[key]
+            log.warning("the health of the devices of pod %s is not kept yet: %s", pod.key, error)
+            return False

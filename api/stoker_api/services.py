@@ -21,7 +21,7 @@ from stoker_api.sessions.rendezvous import SessionAudit
 
 from .curves.feed import CurveFeed
 from .deps import Deps
-from .device_health import DeviceHealth
+from .device_health import UnhealthyDevices
 from .files.readers import FileReaders
 from .files.remote import RemoteFiles
 from .files.transfers import Transfers
@@ -196,7 +196,7 @@ class Services:
             asyncio.create_task(self._keep_writing()),
             asyncio.create_task(self.startable_jobs.run()),
             asyncio.create_task(self.health_metrics.run()),
-            asyncio.create_task(DeviceHealth(self.deps.pods, self.gpu_health, self.deps.clock).run()),
+            asyncio.create_task(UnhealthyDevices(self.deps.pods, self.gpu_health, self.deps.clock).run()),
         ]
         if isinstance(self.files, RemoteFiles):
             tasks.append(asyncio.create_task(self.files.run()))

@@ -12,7 +12,7 @@ from stoker.exporter.reporting.gpus_post import AGAIN_S
 from stoker.exporter.reporting.reporter import EVERY_S
 from stoker.spec.gpu_health import HEALTH, MOST_GPUS, Cordon, GPUNodeHealth, GPUNodeHealthSpec
 from stoker.spec.meta import Key
-from stoker_api import device_health
+from stoker.store import backlog
 from stoker_api.gpu_health import SILENT_S, GpuHealthKeeper
 
 NODE = Key("", "node-a")
@@ -111,7 +111,7 @@ async def test_hostile_words_are_plain_ones_by_the_time_they_are_kept(world):
 
 async def test_what_the_kubelet_says_of_a_workers_device_is_kept_and_closes_it(world, monkeypatch):
     """Also what it says before the exporter has reported."""
-    monkeypatch.setattr(device_health, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(backlog, "AGAIN_S", 0.05)
     job = await world.job("one", gpusPerWorker=1)
     devices = [{"resourceID": "GPU-1", "health": "Unhealthy"}, {"resourceID": "GPU-0", "health": "Healthy"}]
     allocated = [{"name": "nvidia.com/gpu", "resources": devices}]

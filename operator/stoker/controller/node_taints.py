@@ -6,13 +6,13 @@ stay. Only the leader writes. Called by `main`.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Protocol
 
 from stoker.node_health import is_left_out
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode, Taint
+from stoker.store.backlog import Backlog
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import NotFound, StoreError
@@ -20,7 +20,6 @@ from stoker.store.port import NotFound, StoreError
 log = logging.getLogger(__name__)
 
 TAINT = Taint(key="stoker.dev/sick-gpu", effect="NoSchedule")
-_AGAIN_S = 5.0
 
 
 class TaintStore(Protocol):
@@ -31,47 +30,36 @@ class TaintStore(Protocol):
 
 class NodeTaints:
     def __init__(self, store: TaintStore, nodes: WatchCache[GPUNode], clock: Clock) -> None:
-        self._store, self._nodes, self._clock = store, nodes, clock
-        self._wrong: set[Key] = set()
-        self._woken = asyncio.Event()
+        self._store, self._nodes = store, nodes
+        self._wrong: Backlog[Key, Key] = Backlog(clock)
 
     async def run(self) -> None:
         """Until cancelled."""
         unsubscribe = self._nodes.subscribe(self._on_node)
         try:
-            while True:
-                await self._woken.wait()
-                self._woken.clear()
-                for key in sorted(self._wrong):
-                    await self._correct(key)
-                if self._wrong:
-                    await self._clock.sleep(_AGAIN_S)
-                    self._woken.set()
+            await self._wrong.run(self._correct)
         finally:
             unsubscribe()
 
     def _on_node(self, change: Change[GPUNode]) -> None:
         if change.new is None or is_left_out(change.new) == _has_taint(change.new):
-            self._wrong.discard(change.key)
+            self._wrong.drop(change.key)
         else:
-            self._wrong.add(change.key)
-            self._woken.set()
+            self._wrong.put(change.key, change.key)
 
-    async def _correct(self, key: Key) -> None:
+    async def _correct(self, key: Key) -> bool:
         node = self._nodes.get(key)
         if node is None:
-            return
+            return True
         left_out = is_left_out(node)
         what = f"node {key.name}: taint {TAINT.key} {'set' if left_out else 'removed'}"
         try:
             await self._store.taint_node(key.name, TAINT, there=left_out)
         except StoreError as error:
             log.warning("%s: not yet: %s", what, error)
-            if not isinstance(error, NotFound):
-                return
-        else:
-            log.warning("%s", what)
-        self._wrong.discard(key)
+            return isinstance(error, NotFound)
+        log.warning("%s", what)
+        return True
 
 
 def _has_taint(node: GPUNode) -> bool:

@@ -6,9 +6,9 @@ cache and never half run. The store's adapter finds it (`on_unreadable`); only t
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from stoker.life.admission import ACCEPTED_CONDITION
@@ -16,6 +16,7 @@ from stoker.life.step import Note
 from stoker.spec.event import Subject
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Key, Kind
+from stoker.store.backlog import Backlog
 from stoker.store.clock import Clock
 from stoker.store.port import NotFound, StoreError, Unreadable
 
@@ -25,7 +26,6 @@ from .status_writes import MANAGER
 log = logging.getLogger(__name__)
 
 _MESSAGE_MAX = 1024
-_AGAIN_S = 5.0
 
 
 class UnreadableStore(Protocol):
@@ -41,15 +41,13 @@ class UnreadableJobs:
 
     def __init__(self, store: UnreadableStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._waiting: dict[str, Unreadable] = {}
+        self._unreported: Backlog[str, Unreadable] = Backlog(clock)
         self._reported: dict[str, tuple[str, ...]] = {}
-        self._woken = asyncio.Event()
 
     def found(self, job: Unreadable) -> None:
         """A job that can't be read. Our own write makes a new version of it, which says nothing new."""
         if job.kind == JOBS.kind and self._reported.get(job.uid) != job.errors:
-            self._waiting[job.uid] = job
-            self._woken.set()
+            self._unreported.put(job.uid, job)
 
     @property
     def reported(self) -> int:
@@ -58,16 +56,9 @@ class UnreadableJobs:
 
     async def run(self, recorder: Recorder) -> None:
         """Report until cancelled."""
-        while True:
-            await self._woken.wait()
-            self._woken.clear()
-            for uid in list(self._waiting):
-                await self._report(self._waiting[uid], recorder)
-            if self._waiting:
-                await self._clock.sleep(_AGAIN_S)
-                self._woken.set()
+        await self._unreported.run(partial(self._report, recorder))
 
-    async def _report(self, job: Unreadable, recorder: Recorder) -> None:
+    async def _report(self, recorder: Recorder, job: Unreadable) -> bool:
         message = f"Stoker can't read this job: {'; '.join(job.errors)}"[:_MESSAGE_MAX]
         condition = {
             "type": ACCEPTED_CONDITION,
@@ -80,15 +71,13 @@ class UnreadableJobs:
         try:
             await self._store.patch_unread(JOBS, job.key, patch, manager=MANAGER, uid=job.uid)
         except NotFound:
-            self._waiting.pop(job.uid, None)
-            return
+            return True
         except StoreError as error:
             log.warning("can't report the unreadable job %s: %s", job.key, error)
-            return
+            return False
         self._reported[job.uid] = job.errors
-        if self._waiting.get(job.uid) is job:
-            del self._waiting[job.uid]
         recorder.record_about(
             Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=job.key, uid=job.uid),
             Note("NotAccepted", message, warning=True),
         )
+        return True
