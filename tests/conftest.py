@@ -1,5 +1,6 @@
 """What every run of tests has: the throw-away Kubernetes (`control_plane`), and its slowest files at the end."""
 
+import gc
 import signal
 
 from hypothesis import settings
@@ -22,3 +23,9 @@ pytest_plugins = [
     "tests.support.nvml_fixtures",
     "tests.support.one_of_each",
 ]
+
+
+def pytest_collection_finish() -> None:
+    """What is collected lives as long as the run: each full collection of garbage would walk it for half a second."""
+    gc.collect()
+    gc.freeze()

@@ -33,6 +33,6 @@ tests=(
   tests/api/test_{code,code_pack,code_store,tokens,usage_store,worker_logs,shipped_logs}.py # archives, sqlite3, files
   tests/cli/test_{process,real_api,code_real_api,code_sending,code_folder,port_forward,wire,connections,habits,up_background}.py # terminals, HTTP, TLS, fork
 )
-# Collecting costs a process seconds: three are enough.
-STOKER_EXAMPLES=0.1 .venv-newer/bin/python -m pytest -q ${AT_ONCE:+-n 3 --max-worker-restart 0} --one-of-each \
+# Collecting costs a process seconds: five keep the cores busy while tests wait.
+STOKER_EXAMPLES=0.1 .venv-newer/bin/python -m pytest -q ${AT_ONCE:+-n 5 --max-worker-restart 0} --one-of-each \
   -m "not torch and not slow and not cluster" -p no:cacheprovider "${tests[@]}"
