@@ -7,7 +7,7 @@ Called by `decide`; `stoker.why` says what one waits for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from functools import cached_property
@@ -40,7 +40,6 @@ def most_workers(state: SchedulerState, lane: Lane, request: Request, least: Spr
     """Where the lane's job starts as `request` says, with as many workers as are wished for or as fit beside what is
     kept: at least as many as in `least`. Cost: one search for room where the wish fits, else one per halving of what
     lies between."""
-    found = least
 
     def spread_of(workers: int) -> Spread | None:
         wanted = request.sized(workers)
@@ -48,7 +47,12 @@ def most_workers(state: SchedulerState, lane: Lane, request: Request, least: Spr
             return None
         return place(state.nodes, wanted, lane.avoid, kept.nodes)
 
-    low, above, workers = request.workers, request.up_to + 1, request.up_to
+    return _most(spread_of, request.workers, request.up_to, least)
+
+
+def _most(spread_of: Callable[[int], Spread | None], least: int, wished: int, found: Spread) -> Spread:
+    """The spread of as many workers as fit, from `least`, whose is `found`, to `wished`, which is tried first."""
+    low, above, workers = least, wished + 1, wished
     while workers > low:
         spread = spread_of(workers)
         if spread is None:
@@ -214,16 +218,7 @@ def _larger(state: SchedulerState, entry: Entry, now: datetime, kept: Kept, clos
         free = free_room(table, wanted, kept.nodes)
         return place(table, wanted, avoid, room=_beside(closed, free))
 
-    low, above = 0, elastic.max - len(entry.placement) + 1
-    found: Spread = ()
-    workers = above - 1
-    while workers > low:
-        spread = spread_of(workers)
-        if spread is None:
-            above = workers
-        else:
-            low, found = workers, spread
-        workers = (low + above) // 2
+    found = _most(spread_of, 0, elastic.max - len(entry.placement), ())
     if not found:
         return None
     counts = dict(workers_on(entry.placement))
