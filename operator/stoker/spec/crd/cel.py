@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from stoker.spec.markers import Form
 from stoker.spec.quantity import QUANTITY
@@ -75,23 +76,26 @@ def listed(texts: Iterable[str]) -> str:
     return "[" + ", ".join(quoted(text) for text in sorted(texts)) + "]"
 
 
-def unchanged(path: str, annotation: Any, marks: Iterable[Any]) -> str:
-    """An expression that says that `path` is as it was; 2 and "2" are the same quantity."""
-    old, new = f"oldSelf.{path}", f"self.{path}"
+def unchanged(annotation: Any, marks: Iterable[Any], path: str = "") -> str:
+    """An expression that says that what is at self, or below it at `path`, is as it was, where it was and is; 2 and "2"
+    are the same quantity."""
+    old, new = f"oldSelf{path}", f"self{path}"
     if QUANTITY in (*marks, *_all_args(annotation)):
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             return " && ".join(
-                unchanged(f"{path}.{info.alias or name}", info.annotation, info.metadata)
-                for name, info in annotation.model_fields.items()
+                _with_presence(f"{path}.{info.alias or name}", info) for name, info in annotation.model_fields.items()
             )
         old, new = f"string({old})", f"string({new})"
-    same = f"{new} == {old}"
-    if _optional(annotation):
-        return f"has(self.{path}) == has(oldSelf.{path}) && (!has(self.{path}) || {same})"
-    return same
+    return f"{new} == {old}"
 
 
-def _optional(annotation: Any) -> bool:
+def _with_presence(path: str, info: FieldInfo) -> str:
+    """Defaults are looked at without the defaults of their own fields, so none is taken to be there."""
+    same = unchanged(info.annotation, info.metadata, path)
+    return f"has(self{path}) == has(oldSelf{path}) && (!has(self{path}) || {same})"
+
+
+def is_optional(annotation: Any) -> bool:
     return type(None) in get_args(annotation)
 
 

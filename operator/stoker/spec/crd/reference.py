@@ -52,12 +52,12 @@ def _fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
 
 def _rules(schema: Schema) -> dict[str, list[str]]:
     """Sentence → where it is said."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for path, part in [("", schema), ("spec", schema["properties"]["spec"]), *_with_items(schema)]:
         for rule in part.get("x-kubernetes-validations", ()):
             at = (path + rule.get("fieldPath", "")) or "metadata.name"
-            found.setdefault(rule["message"].removeprefix(f"{at} "), []).append(at)
-    return found
+            found.setdefault(rule["message"].removeprefix(f"{at} "), {})[at] = None
+    return {sentence: list(paths) for sentence, paths in found.items()}
 
 
 def _with_items(schema: Schema) -> Iterator[tuple[str, Schema]]:

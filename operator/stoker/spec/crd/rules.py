@@ -59,7 +59,7 @@ from stoker.spec.queue import NOT_DEFAULT_SAYS, QueueSpec
 from stoker.spec.recipes import RECIPES
 from stoker.spec.runtime import CACHE_SAYS, CacheVolume, CheckpointStore, Toleration
 
-from .cel import Rule, TextRule, listed, quoted, unchanged
+from .cel import Rule, TextRule, is_optional, listed, quoted, unchanged
 
 
 def of_model(model: type[BaseModel]) -> Iterable[Rule]:
@@ -69,7 +69,10 @@ def of_model(model: type[BaseModel]) -> Iterable[Rule]:
 
 
 def of_field(model: type[BaseModel], name: str) -> Iterable[Rule]:
-    return _OF_FIELD.get((model, name), ())
+    yield from _OF_FIELD.get((model, name), ())
+    if model is TrainingJobSpec and name not in MUTABLE:
+        info = TrainingJobSpec.model_fields[name]
+        yield Rule(unchanged(info.annotation, info.metadata), _frozen(info.alias or name))
 
 
 def of_text(form: Form) -> list[TextRule]:
@@ -79,15 +82,19 @@ def of_text(form: Form) -> list[TextRule]:
 
 
 def _immutable() -> Iterable[Rule]:
-    """A rule for each field of the spec that can't change. All defaults are frozen in the object, so equal is equal."""
+    """Fields without a default neither come nor go. That values stay is a rule at each field (`of_field`).
+
+    Cost: of each field that a rule names the API server makes a table of all fields beside it, at each write of a
+    status too. So a rule stands as near its field as it can, and names first what decides it most often.
+    """
     for name, info in TrainingJobSpec.model_fields.items():
-        if name not in MUTABLE:
+        if name not in MUTABLE and is_optional(info.annotation):
             field = info.alias or name
-            yield Rule(
-                unchanged(field, info.annotation, info.metadata),
-                f"spec.{field} can't be changed once the job exists; submit a new job",
-                field=field,
-            )
+            yield Rule(f"has(self.{field}) == has(oldSelf.{field})", _frozen(field), field=field)
+
+
+def _frozen(field: str) -> str:
+    return f"spec.{field} can't be changed once the job exists; submit a new job"
 
 
 def _reserved() -> TextRule:
@@ -136,11 +143,6 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             field="cancel",
         ),
         Rule(
-            "self.retryGeneration >= oldSelf.retryGeneration",
-            "spec.retryGeneration can only be raised",
-            field="retryGeneration",
-        ),
-        Rule(
             "self.gpusPerWorker > 0 || (size(self.gpu.models) == 0 && !has(self.gpu.minMemory)"
             " && !has(self.gpu.minComputeCapability) && !has(self.gpu.maxPower)"
             f" && self.gpu.resource == {quoted(GPU_RESOURCE)})",
@@ -158,30 +160,30 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             ELASTIC_SAYS,
             field="workers",
         ),
-        Rule("!has(self.trainer.command) || self.precision == 'auto'", f"precision {_WITH_RECIPE}", field="precision"),
+        Rule("self.precision == 'auto' || !has(self.trainer.command)", f"precision {_WITH_RECIPE}", field="precision"),
         Rule(
-            "!has(self.trainer.command) || !has(self.stop.maxSteps)",
+            "!has(self.stop.maxSteps) || !has(self.trainer.command)",
             f"stop.maxSteps {_WITH_RECIPE}",
             field="stop.maxSteps",
         ),
         Rule(
-            "!has(self.trainer.command) || !has(self.stop.target)"
+            "!has(self.stop.target) || !has(self.trainer.command)"
             " || (has(self.elastic) ? self.elastic.max : self.workers) <= 1",
             ONE_WORKER_SAYS,
             field="stop.target",
         ),
         Rule(
-            "has(self.trainer.command) || !has(self.stop.target) || self.stop.target.metric in ['accuracy', 'loss']",
+            "!has(self.stop.target) || has(self.trainer.command) || self.stop.target.metric in ['accuracy', 'loss']",
             EVALUATED_SAYS,
             field="stop.target.metric",
         ),
         Rule(
-            "!has(self.trainer.command) || !has(self.stop.patience)",
+            "!has(self.stop.patience) || !has(self.trainer.command)",
             f"stop.patience {_WITH_RECIPE}",
             field="stop.patience",
         ),
         Rule(
-            "has(self.trainer.command) || self.stop.exitZeroAfterSignal != 'Stopped'",
+            "self.stop.exitZeroAfterSignal != 'Stopped' || has(self.trainer.command)",
             EXIT_ZERO_SAYS,
             field="stop.exitZeroAfterSignal",
         ),
@@ -292,6 +294,7 @@ _OF_FIELD: dict[tuple[type[BaseModel], str], list[Rule]] = {
         ),
         Rule(f"!({_OWN})", OWN_PATHS_SAYS),
     ],
+    (TrainingJobSpec, "retry_generation"): [Rule("self >= oldSelf", "spec.retryGeneration can only be raised")],
     (QueueSpec, "parent"): [Rule(f"self != {quoted(DEFAULT_QUEUE)}", NOT_DEFAULT_SAYS)],
     (DataVolume, "sub_path"): [Rule("!self.startsWith('/') && !('..' in self.split('/'))", SUB_PATH_SAYS)],
     (TrainingJobSpec, "data"): [
