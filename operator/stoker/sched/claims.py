@@ -60,17 +60,22 @@ def _look_at_moved(state: SchedulerState) -> None:
 
 def _hopeful(state: SchedulerState) -> Iterator[Key]:
     """Claims on freed nodes that may have room there."""
-    table, claims = state.nodes, state.claims
-    for name in state.changes.freed_nodes:
+    table, claims, freed = state.nodes, state.claims, state.changes.freed_nodes
+    for key in claims.ready:
+        if not freed.isdisjoint(state.entries[key].workers_on):
+            yield key
+    requests = {request for kinds in claims.of.values() for request in kinds}
+    content: dict[tuple[bool, bool, bool], set[Request]] = {}
+    """What is short → the claimed requests that want none of it."""
+    for name in freed if requests else ():
         slot = table.slots.get(name)
         if slot is None or name not in table.claims:
             continue
-        short = (table.free_gpu[slot] < 0, table.free_cpu[slot] < 0, table.free_mem[slot] < 0)
-        last, hopeful = None, claims.ready
-        for key, (_, request) in table.claims[name].items():
-            if request is not last:  # mostly they ask for the same
-                last, hopeful = request, claims.ready if _wants(request, short) else claims.jobs
-            if key in hopeful:
+        short = bool(table.free_gpu[slot] < 0), bool(table.free_cpu[slot] < 0), bool(table.free_mem[slot] < 0)
+        if short not in content:
+            content[short] = {request for request in requests if not _wants(request, short)}
+        for key, (_, request) in table.claims[name].items() if content[short] else ():
+            if key in claims.jobs and request in content[short]:
                 yield key
 
 
@@ -209,10 +214,10 @@ def _kept(state: SchedulerState, name: str, gone: Iterable[Key]) -> list[gpu_gro
 def _fits(state: SchedulerState, entry: Entry, aside: Collection[Key]) -> bool:
     """Its room is free on each of its nodes, were it not for those, it among them."""
     table = state.nodes
-    return all(
-        _would_take(table, name, entry.held, workers, [key for key in table.claims[name] if key in aside])
-        for name, workers in entry.workers_on.items()
-    )
+    for name, workers in entry.workers_on.items():
+        if not _would_take(table, name, entry.held, workers, [key for key in table.claims[name] if key in aside]):
+            return False
+    return True
 
 
 def _would_take(
@@ -232,13 +237,15 @@ def _would_take(
     held, others = table.claims.get(name, {}), table.others.get(name, {})
     gpus, cpu, memory = int(table.free_gpu[slot]), int(table.free_cpu[slot]), int(table.free_mem[slot])
     extended = {resource: int(table.extended[resource].free[slot]) for resource, _ in request.extended}
-    changes = [(held[key], 1) for key in jobs]
-    changes += [(others[one].claim, 1) for one in pods]
-    changes += [(one, -1) for one in kept]
-    for (count, of), sign in changes:
-        count *= sign
-        gpus, cpu, memory = gpus + count * of.gpus, cpu + count * of.cpu, memory + count * of.memory
-        for resource, each in of.extended:
+    changes = [held[key] for key in jobs]
+    if pods:
+        changes += [others[one].claim for one in pods]
+    if kept:
+        changes += [gpu_groups.Claim(-one.workers, one.request) for one in kept]
+    for count, of in changes:
+        _, gpus_each, cpu_each, memory_each, _, _, extended_each, *_ = of
+        gpus, cpu, memory = gpus + count * gpus_each, cpu + count * cpu_each, memory + count * memory_each
+        for resource, each in extended_each:
             if resource in extended:
                 extended[resource] += count * each
     if not table.gpus.is_any(request.filter):

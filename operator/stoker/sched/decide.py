@@ -240,7 +240,6 @@ def _claim(
         state.lanes.set_blocked_by(lane, None)
     while claim is not None:
         state.set_claim(entry, claim)
-        preemption.took(entry)
         claim, last = None, entry
         if lane.jobs and turns.goes_on(lane):
             entry = state.entries[lane.jobs.first()[2]]

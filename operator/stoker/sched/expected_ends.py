@@ -71,8 +71,10 @@ class ExpectedEnds:
                 not_begun += gpus
             else:
                 began, until = span
-                began = min(began, now_s)
-                held.append((min(max(now_s - began, LEAST_S), until - now_s), began, until, gpus))
+                began = began if began < now_s else now_s
+                left, longest = now_s - began, until - now_s
+                left = left if left > LEAST_S else LEAST_S
+                held.append((left if left < longest else longest, began, until, gpus))
         if not_begun:
             held.append((LEAST_S, now_s, _NEVER, not_begun))
         for taken in table.others.get(name, {}).values():

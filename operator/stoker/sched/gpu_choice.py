@@ -48,11 +48,11 @@ def kind_of(state: SchedulerState, lane: Lane) -> LaneKind:
 def is_entitled(queue: QueueState, wanted: Totals, gpu_type: str) -> bool:
     """With so much more, on GPUs of that type, it holds no more than is guaranteed to it, of all that the guarantee
     names."""
-    own = queue.own(gpu_type)
-    named = [
-        used + want <= guarantee
-        for one in own
-        for guarantee, used, want in zip(one.guarantee, one.used, wanted, strict=True)
-        if guarantee is not None and want
-    ]
-    return bool(named) and all(named) and (not wanted.gpus or any(one.guarantee[0] is not None for one in own))
+    own, named = queue.own(gpu_type), False
+    for one in own:
+        for guarantee, used, want in zip(one.guarantee, one.used, wanted, strict=True):
+            if guarantee is not None and want:
+                named = True
+                if used + want > guarantee:
+                    return False
+    return named and (not wanted.gpus or any(one.guarantee[0] is not None for one in own))

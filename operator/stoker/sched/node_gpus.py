@@ -41,7 +41,8 @@ class NodeGpus:
 
     def type_on(self, slots: Iterable[int], wanted: GpuFilter) -> str:
         """What type the GPUs are of that a request with this filter gets there; empty: they may differ."""
-        found = {one.type for slot in slots for one in self.groups.get(slot, ()) if one.suits(wanted)}
+        every = self.is_any(wanted)
+        found = {one.type for slot in slots for one in self.groups.get(slot, ()) if every or one.suits(wanted)}
         return found.pop() if len(found) == 1 else ""
 
     def overlap(self, slot: int, one: GpuFilter, other: GpuFilter) -> bool:

@@ -6,6 +6,7 @@ Owns the search; changes nothing but the Keep it is given. Called by `decide` an
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -299,4 +300,10 @@ def tightness(table: NodeTable, slots: NDArray[np.intp]) -> Column:
 def placed(table: NodeTable, spread: Spread) -> tuple[Placed, ...]:
     """Workers in order, node by node. Neighbouring ranks share a node."""
     nodes = [table.names[slot] for slot, workers in spread for _ in range(workers)]
-    return tuple([Placed(worker=i, node=node) for i, node in enumerate(nodes)])
+    return tuple([_placed(i, node) for i, node in enumerate(nodes)])
+
+
+@lru_cache(maxsize=2**14)
+def _placed(worker: int, node: str) -> Placed:
+    """Those of one place share one object."""
+    return Placed(worker=worker, node=node)

@@ -137,21 +137,19 @@ class Preemption:
         for one, keeps in stopped.items():
             self._leaving.add(one, keeps=keeps)
         self._stale = True
-        nodes = [self._state.nodes.names[slot] for slot, _ in spread]
+        table = self._state.nodes
         return Claim(
-            placement=placed(self._state.nodes, spread),
-            gpu_type=self._state.nodes.type_at(nodes, request.filter) if request.gpus else "",
+            placement=placed(table, spread),
+            gpu_type=table.gpus.type_on((slot for slot, _ in spread), request.filter) if request.gpus else "",
             victims=tuple([_victim(one, stopped[one]) for one in sorted(stopped, key=lambda one: one.key)]),
             since=self._now,
             replans=self._voided.get(entry.key, 0),
         )
 
     def took(self, entry: Entry) -> None:
-        """A job has started, or its claim counts: what it holds now is to be had no more."""
+        """A job has started: what it holds now is to be had no more."""
         if self._series is not None:
-            stopped = () if entry.claim is None else entry.claim.victims
-            left = [self._state.entries[victim.key] for victim in stopped]
-            self._series.victims.took(entry, left, self._state.nodes.slots)
+            self._series.victims.took(entry, self._state.nodes.slots)
 
     @cached_property
     def _leaving(self) -> Leaving:

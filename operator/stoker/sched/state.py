@@ -216,13 +216,17 @@ class SchedulerState:
 
     def set_claim(self, entry: Entry, claim: JobClaim | None) -> None:
         """Count a decided claim of a pending job, or its end, until observe_job shows what became of it."""
+        was_filed = entry.lane is not None
         self.lanes.leave(entry)
         self.journal.set(entry, "claim", claim)
         self.journal.set(entry, "claim_decided", True)
         self.journal.set(entry, "gpu_type", "" if claim is None else claim.gpu_type)
         self.journal.put(self.claims.unwritten, entry.key, None)
         self._size(entry)
-        self.lanes.enter(entry)
+        if claim is not None and was_filed:
+            self.claims.put(entry, claim)
+        else:
+            self.lanes.enter(entry)
 
     def grow(self, entry: Entry, claim: JobClaim) -> None:
         """Count the room in which an elastic job is to go on, beside what it holds, until observe_job shows what became

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from operator import add, ge
 
 from . import victims
 from .entries import Entry
@@ -27,19 +28,21 @@ class VictimSeries:
         """Request → what a worker of it holds of what is asked for here."""
         self._on = [list(one) for one in problem.on_slot]
         self._free: list[list[int]] = problem.free.tolist()
-        self._at = {slot: place for place, slot in enumerate(problem.slots.tolist())}
+        self._at = {slot: place for place, slot in enumerate(problem.slot_of)}
+        self._prices: list[float] = problem.costs.tolist()
         self._turns = [0] * len(self._on)
         self._best: dict[tuple[int, int], tuple[float, int, int, tuple[int, ...]]] = {}
         """(Place, turn) → the cheapest there, where it was worked out."""
         self._several: set[int] = set()
         """Places where what looks cheapest is more than one job, so that it may not be."""
-        self._fits = problem.there > 0 or bool(problem.fits(problem.free).any())
+        self._fits = problem.there > 0
         prices = (self._priced(place) for place in range(len(self._on)))
         self._queue = [one for one in prices if one is not None]
         heapify(self._queue)
 
     def next(self) -> tuple[int, tuple[Entry, ...]] | None:
-        """Where the next job goes, and what is stopped for it. None: nowhere, or it needs no further victim."""
+        """Where the next job goes, and what is stopped for it: from now on that counts. None: nowhere, or it needs no
+        further victim."""
         looked: list[tuple[float, int, int, tuple[int, ...]]] = []
         while not self._fits and self._queue and len(looked) < (victims.NODES_EXACT if self._several else 1):
             found = heappop(self._queue)
@@ -55,27 +58,32 @@ class VictimSeries:
             if one is not best:
                 heappush(self._queue, one)
         _, place, _, stopped = best
+        problem, places = self._problem, {place}
+        self._free[place] = [have - need for have, need in zip(self._free[place], problem.needs, strict=True)]
         for i in stopped:
-            for other, _ in self._problem.holds[i]:
+            for other, amounts in problem.holds[i]:
+                places.add(other)
                 self._on[other] = [one for one in self._on[other] if one[0] != i]
-        return int(self._problem.slots[place]), tuple(self._problem.entries[i] for i in stopped)
+                self._free[other] = list(map(add, self._free[other], amounts))
+        self._turn(places)
+        return problem.slot_of[place], tuple([problem.entries[i] for i in stopped])
 
-    def took(self, job: Entry, stopped: Iterable[Entry], slots: Mapping[str, int]) -> None:
-        """What the job holds is to be had no more, what those hold will be free."""
+    def took(self, job: Entry, slots: Mapping[str, int]) -> None:
+        """A job that was none of the series has started: what it holds is to be had no more."""
         places: set[int] = set()
-        for one, sign in ((job, -1), *[(one, 1) for one in stopped]):
-            amounts = self._each.get(one.request) or self._wanted(one.request)
-            for name, workers in one.workers_on.items():
-                place = self._at.get(slots.get(name, -1))
-                if place is not None:
-                    places.add(place)
-                    free, times = self._free[place], sign * workers
-                    for at, amount in enumerate(amounts):
-                        free[at] += times * amount
+        amounts = self._each.get(job.request) or self._wanted(job.request)
+        for name, workers in job.workers_on.items():
+            place = self._at.get(slots.get(name, -1))
+            if place is not None:
+                places.add(place)
+                pairs = zip(self._free[place], amounts, strict=True)
+                self._free[place] = [have - workers * each for have, each in pairs]
+        self._turn(places)
+
+    def _turn(self, places: Iterable[int]) -> None:
+        """What is free there, or who, is another now."""
         for place in places:
             self._turns[place] += 1
-            free, needs = self._free[place], self._problem.needs
-            self._fits = self._fits or all(have >= need for have, need in zip(free, needs, strict=True))
             found = self._priced(place)
             if found is not None:
                 heappush(self._queue, found)
@@ -86,12 +94,22 @@ class VictimSeries:
         return found
 
     def _priced(self, place: int) -> tuple[float, int, int, tuple[int, ...]] | None:
-        price, count = self._problem.price(place, self._on[place], self._free[place])
-        if count > 1:
-            self._several.add(place)
-        else:
-            self._several.discard(place)
-        return (price, place, self._turns[place], tuple([i for i, _ in self._on[place][:count]])) if count else None
+        """The first candidates there that make room; None: not even all of them do, or none is needed."""
+        free, needs, price = self._free[place], self._problem.needs, 0.0
+        stopped: list[int] = []
+        self._several.discard(place)
+        if all(map(ge, free, needs)):
+            self._fits = True
+            return None
+        for i, amounts in self._on[place]:
+            free = list(map(add, free, amounts))
+            price += self._prices[i]
+            stopped.append(i)
+            if all(map(ge, free, needs)):
+                if len(stopped) > 1:
+                    self._several.add(place)
+                return price, place, self._turns[place], tuple(stopped)
+        return None
 
     def _solved(self, place: int, turn: int) -> tuple[float, int, int, tuple[int, ...]]:
         """The cheapest set of the first candidates there; of equally cheap ones the smallest that keeps the dearest."""
