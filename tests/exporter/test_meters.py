@@ -354,6 +354,23 @@ def test_a_hold_begins_and_ends_when_the_pod_says_and_not_when_that_was_seen():
     assert [(one.job_name, one.final) for one in node.receipts()] == [("a", True), ("b", False)]
 
 
+def test_time_from_the_exporters_start_to_its_first_poll_is_unobserved_and_its_holders():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"), since_s=BEGIN_S + 0.25), s=0.5), moment(0.5))
+    run(node, SEVEN[2:], WORKING)
+    values = job(node)
+    assert (values["allocated_seconds_total"], values["unobserved_seconds_total"]) == (6.75, 1.75)
+    assert energy(values) == 500, "what it used before is not known"
+    assert sum(accounts(node)[f"account_seconds_total|{name}"] for name in ("attributed", "unobserved")) == 7
+
+
+def test_a_gpu_that_is_there_later_has_no_time_before():
+    node = meters()
+    node.failed()
+    run(node, [600, 601], WORKING)
+    assert accounts(node)["account_seconds_total|unobserved"] == 1
+
+
 def test_what_pods_held_while_the_exporter_was_away_is_theirs():
     """One ended, another began: the energy of the gap is divided by their own times."""
     node = meters()

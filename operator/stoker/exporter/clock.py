@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 NS = 1_000_000_000
@@ -32,3 +34,11 @@ class Moment(NamedTuple):
 
 def now() -> Moment:
     return Moment(time.time(), boottime_s())
+
+
+def process_began() -> Moment:
+    """When this process was started, which is before Python was. Source: proc_pid_stat(5), starttime."""
+    ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    at, mono_s = now()
+    ago_s = max(0.0, mono_s - int(ticks) / os.sysconf("SC_CLK_TCK"))
+    return Moment(at - ago_s, mono_s - ago_s)

@@ -20,7 +20,7 @@ from stoker.heap import hold_heap_together
 from .allocation import NoAllocation
 from .allocation.folders import EVERY_S as FOLDERS_EVERY_S
 from .allocation.folders import FolderAllocation
-from .clock import now
+from .clock import now, process_began
 from .ledger_writer import LedgerWriter
 from .loop import PollLoop
 from .meters import ledger_file
@@ -87,7 +87,7 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
     meters = NodeMeters(
         ledger,
         interval_s=options.interval,
-        now=begin,
+        now=process_began(),
         expected_gpus=options.expected_gpus,
         retired_gpus=options.retired_gpu,
         simulated_gpus=options.simulated_gpus,

@@ -59,6 +59,8 @@ class NodeMeters:
         self._refused_by_child: Mapping[str, int] = {}
         self._refused_before: dict[str, int] = {}
         self._polls = 0
+        self._began: Moment | None = now
+        """Until there was a frame, or was to be one."""
         self._success_at: float | None = None
         self._receipts: dict[tuple[str, str, int, int], Receipt] = {}
         for uuid in self._retired & ledger.accounts.keys():
@@ -76,10 +78,12 @@ class NodeMeters:
                 live.lose("MISSING")
         for reading in frame.gpus:
             live = self._live.setdefault(reading.uuid, LiveGpu(reading.index))
-            account = self._account(reading.uuid, reading.index, now)
+            # Workers may have begun while NVML did: that time is unobserved, not no one's.
+            account = self._account(reading.uuid, reading.index, self._began or now)
             account.index, account.seen = reading.index, True
             if reading.lost:
                 live.lose(reading.lost)
+        self._began = None
         self._allocated.devices_are(
             {r.uuid: {mig.uuid: mig.slices for mig in r.mig} for r in frame.gpus if not r.lost}, now
         )
@@ -92,7 +96,7 @@ class NodeMeters:
 
     def failed(self) -> None:
         """NVML can't be asked now: nothing of the newest frame is shown any more."""
-        self._frame = None
+        self._frame = self._began = None
         for live in self._live.values():
             live.lose("")
 
