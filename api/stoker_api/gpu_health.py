@@ -2,7 +2,7 @@
 
 Owns the objects' making and writing, at most one write a change, and when each exporter was last heard of, in this
 process's memory; what readings mean is `stoker.life.gpu_health`'s. Called by `routes/report_usage.py`,
-`routes/nodes.py` and `device_health.py`.
+`routes/nodes.py`, `device_health.py` and `usage/gang_watch.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from stoker.life.gpu_health import assessed, with_unhealthy
-from stoker.spec.gpu_health import HEALTH, GpuHealth, GPUNodeHealth, GPUNodeHealthSpec, GPUNodeHealthStatus
+from stoker.life.gpu_health import assessed, with_blame, with_unhealthy
+from stoker.spec.gpu_health import HEALTH, GpuBlame, GpuHealth, GPUNodeHealth, GPUNodeHealthSpec, GPUNodeHealthStatus
 from stoker.spec.meta import Key, ObjectMeta, OwnerReference
 from stoker.spec.node import GPUNode
 from stoker.spec.pod import Pod
@@ -71,6 +71,10 @@ class GpuHealthKeeper:
             return False
         await self._change(key, None, lambda known: with_unhealthy(known, pod, self._clock.now()))
         return True
+
+    async def take_blame(self, node: str, uuid: str, new: GpuBlame) -> None:
+        """A gang was held back by the GPU. Raises: StoreError."""
+        await self._change(Key("", node), None, lambda known: with_blame(known, uuid, new))
 
     def exporter(self, node: GPUNode) -> ExporterState | None:
         """Whether the node's exporter reports. None: it has nothing to report there."""

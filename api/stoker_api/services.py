@@ -48,6 +48,7 @@ from .streams.job_lists import JobLists
 from .streams.log_stream import LogStreams
 from .streams.sse import StreamHub
 from .usage.board import UsageBoard
+from .usage.gang_watch import GangWatch
 from .usage.idle import IdleWatch
 from .usage.intake import UsageIntake
 
@@ -208,6 +209,8 @@ class Services:
             tasks.append(asyncio.create_task(self.usage.run(self.writer.wake)))
             tasks.append(asyncio.create_task(self.usage.store.keep_tidy()))
             tasks.append(asyncio.create_task(self.idle.run()))
+            gangs = GangWatch(self.index.placed, self.usage_board, self.gpu_health, self.deps.clock)
+            tasks.append(asyncio.create_task(gangs.run()))
         if self.curves is not None:
             tasks.append(asyncio.create_task(self.curves.run()))
         try:

@@ -44,7 +44,11 @@ def joined(node: GPUNode, health: GPUNodeHealth | None) -> GPUNode:
         return node
     status = node.status
     sick = tuple(gpu.model_copy(update={"causes": causes}) for gpu, causes in health.sick())
-    update: dict[str, object] = {"gpus": gpus_with_health(status.gpus, health), "sick": sick}
+    update: dict[str, object] = {
+        "gpus": gpus_with_health(status.gpus, health),
+        "sick": sick,
+        "blamed": tuple(health.blamed()),
+    }
     if health.cordon is not None and status.ready:
         update |= {"ready": False, "message": CORDONED}
     return node.model_copy(update={"status": status.model_copy(update=update)})
@@ -63,16 +67,16 @@ def sick_message(gpu: GpuHealth, causes: Collection[GpuCause]) -> str:
 
 
 def gpus_with_health(gpus: tuple[Gpu, ...], health: GPUNodeHealth | None) -> tuple[Gpu, ...]:
-    """`unavailable` where a GPU is sick or cordoned, and the power limit where it is known."""
+    """`unavailable` where a GPU is sick or cordoned, `blamed` where it held back a gang; its power limit."""
     if health is None:
         return gpus
-    reported = {gpu.uuid: gpu for gpu in health.status.gpus}
     why = {gpu.uuid: sick_message(gpu, causes) for gpu, causes in health.sick()}
     why |= {one.gpu: CORDONED for one in health.spec.cordons if one.gpu and one.gpu not in why}
     if all(gpu.uuid for gpu in gpus):
+        blamed = {gpu.uuid for gpu in health.blamed()}
+        limit_of = {gpu.uuid: gpu.power_limit_watts for gpu in health.status.gpus}
         return tuple(
-            _with(gpu, why.get(gpu.uuid, ""), reported[gpu.uuid].power_limit_watts if gpu.uuid in reported else None)
-            for gpu in gpus
+            _with(gpu, why.get(gpu.uuid, ""), limit_of.get(gpu.uuid), blamed=gpu.uuid in blamed) for gpu in gpus
         )
     # Which is which is not known: a limit counts if all of them have it.
     limits = [gpu.power_limit_watts for gpu in health.status.gpus]
@@ -102,8 +106,7 @@ def _whole_node(health: GPUNodeHealth, why: dict[str, str]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _with(gpu: Gpu, unavailable: str, power_limit_watts: int | None) -> Gpu:
+def _with(gpu: Gpu, unavailable: str, power_limit_watts: int | None, *, blamed: bool = False) -> Gpu:
     """Nodes of one kind go on sharing their GPUs (`kube.nodes`)."""
-    return gpu.model_copy(
-        update={"unavailable": gpu.unavailable or unavailable, "power_limit_watts": power_limit_watts or 0}
-    )
+    update = {"power_limit_watts": power_limit_watts or 0, "blamed": blamed}
+    return gpu.model_copy(update={"unavailable": gpu.unavailable or unavailable, **update})

@@ -200,3 +200,10 @@ def test_what_is_known_besides_the_inventory_counts_at_the_moment_of_the_lease()
         leases.take("b", ("k", 1), Wish(gpus=2))
     del known["G0"]
     assert set(leases.take("b", ("k", 1), Wish(gpus=2)).gpu_uuids) == {"G0", "G2"}
+
+
+def test_a_gpu_that_held_back_a_gang_comes_last():
+    blamed = gpu(0).model_copy(update={"blamed": True})
+    made = table(blamed, gpu(1), gpu(2, gib=192))
+    assert made.take("p0", ("j0", 1), Wish(gpus=2), peers=1).gpu_uuids == ("G1", "G2")
+    assert made.take("p1", ("j1", 1), Wish(gpus=1), peers=1).gpu_uuids == ("G0",)

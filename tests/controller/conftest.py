@@ -149,12 +149,13 @@ class World(OperatorWorld):
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """Its parameter, if any: for how many seconds a job avoids a node."""
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(
             EmbeddedStore(tmp_path / "db", SystemClock(), Seam(), kinds=(*KINDS, RUNTIMES))
         )
-        world = World(store, Settings(start_timeout_s=30, blame_s=0))
+        world = World(store, Settings(start_timeout_s=30, blame_s=getattr(request, "param", 0)))
         async with world.following():
             world.start()
             try:

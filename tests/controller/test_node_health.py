@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.node_health import joined
-from stoker.spec.gpu_health import HEALTH, GpuHolder, GPUNodeHealth, GPUNodeHealthStatus
+from stoker.spec.gpu_health import HEALTH, GpuHealth, GpuHolder, GPUNodeHealth, GPUNodeHealthStatus
 from stoker.spec.job import JOBS, Phase
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import Gpu, GPUNode, GPUNodeStatus
@@ -153,3 +153,26 @@ async def test_a_job_whose_gpu_falls_sick_goes_on_elsewhere_and_its_neighbour_st
     assert world.jobs.get(Key("p", "stays")).status.attempt == 1
     counted = world.counters.preempted_gpus.labels("default", "GpuSick")
     assert counted._value.get() == 1
+
+
+@pytest.mark.parametrize("world", [60.0], indirect=True)
+async def test_a_job_that_blames_a_gpu_leaves_its_node_once_it_has_saved_and_others_may_come(world: World) -> None:
+    world.kubelet.script = lambda pod: None
+    await world.node(1, "n1")
+    await world.submit("moved", gpusPerWorker=1)
+    job = await world.phase("moved", Phase.RUNNING)
+    await world.node(1, "n2")
+    blame = {"jobUid": job.uid, "attempt": 1, "at": T0, "message": "held down by heat"}
+    (gpu,) = health(1, {}).status.gpus
+    gpu = GpuHealth.model_validate({**gpu.model_dump(by_alias=True), "blames": [blame]})
+    await _write(world, health(1, {}).model_copy(update={"status": GPUNodeHealthStatus(gpus=(gpu,))}))
+    await world.nodes.wait_for(lambda nodes: nodes.get(Key("", "n1")).status.blamed, timeout_s=10)
+    progress = {"at": 1.0, "checkpoint": {"step": 5, "at": T0.timestamp() + 1}}
+    await world.store.patch_status(JOBS, job.key, {"progress": progress}, manager="api")
+    await world.jobs.wait_for(lambda jobs: jobs.get(job.key).status.attempt == 2, timeout_s=10)
+    moved = await world.phase("moved", Phase.RUNNING)
+    assert [placed.node for placed in moved.status.placement] == ["n2"] and moved.status.retries == {}
+    assert [one.node for one in moved.status.blamed] == ["n1"]
+    assert moved.status.attempts[0].message.startswith("GPU 0 of n1 holds the gang back (held down by heat)")
+    await world.submit("comes", gpusPerWorker=1)
+    assert (await world.phase("comes", Phase.RUNNING)).status.placement[0].node == "n1"

@@ -96,6 +96,10 @@ def test_what_happens_again_after_it_was_cleared_counts() -> None:
     assert codes(again) == ["OffTheBus"]
     (cause,) = again.status.gpus[0].causes
     assert cause.since == NOW + timedelta(seconds=45) and cause.message == "XID 79"
+    first, more = {"uncorrectedErrors": 2}, {"uncorrectedErrors": 3}
+    assert codes(known(first, first, cleared_at=cleared_at)) == []
+    assert codes(known(first, more, cleared_at=cleared_at)) == ["ContainedError"], "more errors, without an XID"
+    assert codes(known(first, {"lost": True}, first, cleared_at=cleared_at + timedelta(minutes=1))) == [], "as before"
     status = known({"lost": True}, {"lost": True}, cleared_at=cleared_at)
     assert not codes(status) and status.status.gpus[0].causes, "it is still so, and known to be"
 

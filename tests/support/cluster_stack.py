@@ -192,7 +192,7 @@ class Project:
     def count(self, name: str, *, steps: int, step_s: float = 0.1, save_every: int = 20, **spec: Any) -> TrainingJob:
         """Submit the user's counting script, as it is, in a Python image that is not ours."""
         trainer = {"image": self.stack.images["foreign-python"], "command": ["python3", "-c", COUNTING.read_text()]}
-        env = {"STEPS": str(steps), "STEP_S": str(step_s), "SAVE_EVERY": str(save_every)}
+        env = {"STEPS": str(steps), "STEP_S": str(step_s), "SAVE_EVERY": str(save_every), **spec.pop("env", {})}
         return self.client.submit(
             {"cpu": "100m", "memory": "128Mi", "checkpoint": {"grace": "10s"}, **spec, "trainer": trainer, "env": env},
             name=name,

@@ -4,14 +4,17 @@ Ranks that train in step end each step with the slowest. The GPU that needs long
 wait in a collective: with activities a of it and m in the median, its step takes a, theirs m, and 1 - m/a of the gang's
 time is lost (a little more, since kernels that wait count as activity too). Where activity does not show it, the time
 for which a GPU was held down says at most what is lost. Not measured on hardware. Called by `hints`.
+
+A rank with more work than the others looks the same, so that activity alone blames no GPU: that takes heat (`blamed`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from stoker.spec.usage import HELD_DOWN, GpuReceipt
 
@@ -21,6 +24,8 @@ FEWEST = 4
 """GPUs: of fewer no median says which is the odd one."""
 APART = 0.10
 """Of the time: so much more active, or held down, than the median."""
+_HEAT = ("hw_thermal", "sw_thermal")
+"""Not the power brake: that is the rack's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +54,59 @@ class Straggler:
         )
 
 
-@dataclass(slots=True)
-class _Slot:
-    amounts: Amounts = field(default_factory=Amounts)
+class GangGpu(NamedTuple):
+    worker: int
+    node: str
+    uuid: str
+
+
+class Did(NamedTuple):
+    """What a GPU did for a gang."""
+
+    amounts: Amounts = Amounts()
     held_s: float = 0.0
+    """Held down by heat or power."""
+    hot_s: float = 0.0
+    """Of that: by heat."""
+
+    @classmethod
+    def of(cls, receipt: GpuReceipt) -> Did:
+        held_s, hot_s = (sum(receipt.throttled_s.get(why, 0.0) for why in whys) for whys in (HELD_DOWN, _HEAT))
+        return cls(Amounts.of(receipt), held_s, hot_s)
+
+    def plus(self, other: Did) -> Did:
+        return Did(self.amounts.plus(other.amounts), self.held_s + other.held_s, self.hot_s + other.hot_s)
+
+    def minus(self, other: Did) -> Did:
+        return Did(self.amounts.minus(other.amounts), self.held_s - other.held_s, self.hot_s - other.hot_s)
+
+
+def gang_of(receipts: Iterable[GpuReceipt], attempt: int) -> dict[GangGpu, Did]:
+    """The attempt's GPUs, and what each did."""
+    gang: dict[GangGpu, Did] = defaultdict(Did)
+    for receipt in receipts:
+        if receipt.attempt == attempt:
+            which = GangGpu(receipt.worker, receipt.node, receipt.uuid)
+            gang[which] = gang[which].plus(Did.of(receipt))
+    return dict(gang)
+
+
+def blamed(gang: Mapping[GangGpu, Did]) -> Iterator[tuple[GangGpu, str]]:
+    """The GPUs by whose own fault the others wait, and what shows it: heat holds them down for `APART` of the time more
+    than the median, and they don't wait themselves."""
+    if len(gang) < FEWEST:
+        return
+    hot = {which: min(1.0, did.hot_s / did.amounts.seen_s) for which, did in gang.items()}
+    active = {which: did.amounts.sm_ratio or 0.0 for which, did in gang.items()}
+    middle_hot, middle_active = median(hot.values()), median(active.values())
+    for which, share in hot.items():
+        if share >= middle_hot + APART and active[which] >= middle_active:
+            yield which, f"held down by heat {share:.0%} of the time, the gang's median {middle_hot:.0%}"
 
 
 def straggler(receipts: Collection[GpuReceipt], observed_s: float) -> Straggler | None:
     """Of the newest attempt, all of whose GPUs were observed for `observed_s`. None: no GPU stands out."""
-    newest = max(receipt.attempt for receipt in receipts)
-    slots: dict[tuple[int, str, str], _Slot] = defaultdict(_Slot)
-    for receipt in receipts:
-        if receipt.attempt == newest:
-            slot = slots[receipt.worker, receipt.node, receipt.uuid]
-            slot.amounts = slot.amounts.plus(Amounts.of(receipt))
-            slot.held_s += sum(receipt.throttled_s.get(why, 0.0) for why in HELD_DOWN)
+    slots = gang_of(receipts, max(receipt.attempt for receipt in receipts))
     if len(slots) < FEWEST or any(slot.amounts.seen_s < observed_s for slot in slots.values()):
         return None
     held = {key: slot.held_s / slot.amounts.seen_s for key, slot in slots.items()}

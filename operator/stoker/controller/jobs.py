@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from stoker.life import lifecycle
 from stoker.life.files_reader import reader_step
-from stoker.life.gpu_moves import moved_for
+from stoker.life.gpu_moves import held_back, moved_for
 from stoker.life.pod_end import EARLIEST
 from stoker.life.preemption import preempted_as, preempted_message, shrunk_message, victim_of
 from stoker.life.start_holdup import without_volumes
@@ -113,7 +113,7 @@ class JobReconciler:
                 queue_ttl_s=self._admission.queue_ttl_s(job),
                 resources=self._admission.resources(job),
                 barred_by=self._admission.blocker(job),
-                moved_for=self._moved_for(job),
+                **self._moved(job),
                 **self._preempted(job),
             )
             step = lifecycle.step(job, mine, self._clock.now(), self._settings, facts)
@@ -182,11 +182,17 @@ class JobReconciler:
                 return {"preempted_for": said, "preempted_as": preempted_as(job, claimant), "keeps": keeps}
         return {}
 
-    def _moved_for(self, job: TrainingJob) -> str:
+    def _moved(self, job: TrainingJob) -> dict[str, Any]:
+        """Of its facts: whether it is to go on elsewhere."""
         names = {placed.node for placed in job.status.placement}
         nodes = [node for name in sorted(names) if (node := self._nodes.get(Key("", name))) is not None]
         sick = ((node.metadata.name, gpu) for node in nodes for gpu in node.status.sick)
-        return moved_for(job, sick, self._settings.moves)
+        why = moved_for(job, sick, self._settings.moves)
+        if why or not self._settings.blame_s:  # without blame it would come back to the same node
+            return {"moved_for": why}
+        blamed = ((node.metadata.name, gpu) for node in nodes for gpu in node.status.blamed)
+        avoids, why = held_back(job, blamed, self._settings.moves)
+        return {"moved_for": why, "avoids": avoids}
 
     def _facts(self, pods: Iterable[Pod]) -> Facts:
         lost = {}

@@ -159,11 +159,9 @@ class Operator:
                 self._queue.add(key, behind=True)
 
     def _on_node(self, change: Change[GPUNode]) -> None:
-        """A node that stops reporting, or goes, or comes back, or whose GPUs are sick, concerns the jobs that have
-        workers there."""
-        before = (change.old.status.lost_since, change.old.status.sick) if change.old else None
-        after = (change.new.status.lost_since, change.new.status.sick) if change.new else None
-        if before == after:
+        """A node that stops reporting, or goes, or comes back, or whose GPUs are sick or blamed, concerns the jobs that
+        have workers there."""
+        if _concerns_jobs(change.old) == _concerns_jobs(change.new):
             return
         for pod in self._on_node_now.find(change.key.name):
             for key in job_of(pod):
@@ -231,3 +229,8 @@ class Operator:
                 log.warning("can't create queue %s, trying again in %.0f s: %s", DEFAULT_QUEUE, delay_s, error)
             await self._clock.sleep(delay_s)
             delay_s = min(delay_s * 2, 60.0)
+
+
+def _concerns_jobs(node: GPUNode | None) -> object:
+    """What of a node moves or ends attempts there."""
+    return None if node is None else (node.status.lost_since, node.status.sick, node.status.blamed)

@@ -76,7 +76,8 @@ def _facts(gpu: GpuState, throttled: bool) -> Iterator[tuple[str, Any]]:
     yield "rowRemapPending", bool(values.get("row_remap_pending") or values.get("retired_pages_pending"))
     yield "rowRemapFailed", bool(values.get("row_remap_failed"))
     yield "throttled", throttled
-    yield "uncorrectedErrors", int(values.get("ecc_errors_total|uncorrected|volatile", 0))
+    if (errors := values.get("ecc_errors_total|uncorrected|volatile")) is not None:
+        yield "uncorrectedErrors", int(errors)
     newest = {int(key.removeprefix(_XID)): at for key, at in values.items() if key.startswith(_XID)}
     xids = sorted(((at, code) for code, at in newest.items() if code not in _PROGRAMS), reverse=True)[:_MOST_XIDS]
     yield "xids", [{"code": code, "at": at} for at, code in xids]

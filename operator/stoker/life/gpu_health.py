@@ -7,14 +7,25 @@ Source: NVIDIA "XID errors" (catalogue) and NVML's `nvmlDeviceGpuRecoveryAction_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 
-from stoker.spec.gpu_health import MAX_TEXT, MOST_GPUS, GpuCause, GpuHealth, GpuHolder, GPUNodeHealth, SickCause
+from stoker.spec.gpu_health import (
+    MAX_TEXT,
+    MOST_GPUS,
+    GpuBlame,
+    GpuCause,
+    GpuHealth,
+    GpuHolder,
+    GPUNodeHealth,
+    SickCause,
+)
 from stoker.spec.node import capability_number, capability_text
 from stoker.spec.pod import Pod
 from stoker.spec.reports import GpusReport, ReportedGpu
 from stoker.spec.worker_pod import identity
+
+from .stragglers import is_straggler, kept
 
 XIDS = {
     48: SickCause.UNCONTAINED_ERROR,
@@ -31,13 +42,22 @@ XIDS = {
     145: SickCause.HARDWARE_FAULT,
 }
 """Any other XID says nothing about the board: most are a program's."""
-_PASSING = frozenset({SickCause.LOST, SickCause.RECOVERY_ACTION, SickCause.REMAP_PENDING, SickCause.THROTTLED})
+_PASSING = frozenset(
+    {
+        SickCause.LOST,
+        SickCause.RECOVERY_ACTION,
+        SickCause.REMAP_PENDING,
+        SickCause.THROTTLED,
+        SickCause.STRAGGLER,
+    }
+)
 """They are over when the readings say so (a GPU is lost while it is reset, too), others when an administrator does."""
 REST_S = 3600.0
 """How long a GPU that was throttled rests once it no longer is: it would only be heated again."""
 _ACTIONS = {1: "a reset", 2: "a reboot of the node", 3: "its jobs to end", 4: "its jobs to end, and a reset"}
 _SHARE = "::"
 """How NVIDIA's device plug-in names a part of a GPU that is shared in time: its uuid, this, a number."""
+_ERRORS = "uncorrected memory errors"
 _MEMORY = (SickCause.UNCONTAINED_ERROR, SickCause.CONTAINED_ERROR)
 
 
@@ -78,13 +98,35 @@ def with_unhealthy(known: GPUNodeHealth, pod: Pod, now: datetime) -> tuple[GpuHe
     return tuple(map(after, known.status.gpus))
 
 
+def with_blame(known: GPUNodeHealth, uuid: str, new: GpuBlame) -> tuple[GpuHealth, ...]:
+    """The node's GPUs after a gang's blame. A job blames a GPU once: it is not moved off it again and again."""
+    cleared_at = known.cleared_at(uuid)
+
+    def after(gpu: GpuHealth) -> GpuHealth:
+        blames = kept(gpu.blames, new.at, cleared_at)
+        if gpu.uuid != uuid or any(one.job_uid == new.job_uid for one in blames):
+            return gpu
+        blames = kept((*blames, new), new.at, cleared_at)
+        causes = {one.code: one for one in gpu.causes if cleared_at is None or one.since > cleared_at}
+        causes = _straggler(gpu, blames, cleared_at, new.at) | causes
+        holders = gpu.holders or (GpuHolder(job_uid=new.job_uid, attempt=new.attempt),) if causes else ()
+        update = {"causes": tuple(causes[code] for code in sorted(causes)), "holders": holders, "blames": blames}
+        return gpu.model_copy(update=update)
+
+    return tuple(map(after, known.status.gpus))
+
+
 def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: datetime | None, now: datetime) -> GpuHealth:
+    blames = kept(before.blames if before else (), now, cleared_at)
     states = dict(_states(reading, now, is_cleared=cleared_at is not None))
-    xids = dict(_xids(reading, cleared_at, now))
+    if before is not None:
+        states |= _straggler(before, blames, cleared_at, now)
+    counted = before.uncorrected_errors if before else None
+    happened = dict(_happened(reading, counted, cleared_at, now))
     causes = {cause.code: cause for cause in (before.causes if before else ())}
     for code, old in list(causes.items()):
         is_cleared = cleared_at is not None and old.since <= cleared_at
-        if is_cleared and code in xids:
+        if is_cleared and code in happened:
             del causes[code]  # it happened again
         elif code in states and code in _PASSING:
             causes[code] = old.model_copy(update={"message": states[code].message, "ends": None})
@@ -95,7 +137,7 @@ def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: dateti
             causes[code] = old.model_copy(update={"ends": ends})
             if ends <= now:
                 del causes[code]
-    causes = states | xids | causes
+    causes = states | happened | causes
     capability = capability_number(reading.compute_capability)
     return GpuHealth(
         uuid=reading.uuid,
@@ -105,9 +147,22 @@ def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: dateti
         memory_bytes=reading.memory_bytes or (before.memory_bytes if before else 0),
         compute_capability=capability_text(capability) if capability else before and before.compute_capability,
         power_limit_watts=reading.power_limit_watts,
+        uncorrected_errors=counted if reading.uncorrected_errors is None else reading.uncorrected_errors,
         causes=tuple(causes[code] for code in sorted(causes)),
         holders=reading.holders if causes else (),
+        blames=blames,
     )
+
+
+def _straggler(
+    before: GpuHealth, blames: Collection[GpuBlame], cleared_at: datetime | None, now: datetime
+) -> dict[str, GpuCause]:
+    was = any(
+        one.code == SickCause.STRAGGLER and (cleared_at is None or one.since > cleared_at) for one in before.causes
+    )
+    if not is_straggler(blames, now, was=was):
+        return {}
+    return dict([_cause(SickCause.STRAGGLER, now, f"too hot: it held back the gangs of {len(blames)} jobs")])
 
 
 def _states(reading: ReportedGpu, now: datetime, *, is_cleared: bool) -> Iterator[tuple[str, GpuCause]]:
@@ -125,11 +180,15 @@ def _states(reading: ReportedGpu, now: datetime, *, is_cleared: bool) -> Iterato
         yield _cause(SickCause.THROTTLED, now, "its hardware slows it down for heat")
     known = {XIDS.get(xid.code) for xid in reading.xids}
     if reading.uncorrected_errors and not is_cleared and known.isdisjoint(_MEMORY):
-        yield _cause(SickCause.CONTAINED_ERROR, now, "uncorrected memory errors")  # cleared, new ones come as XIDs
+        yield _cause(SickCause.CONTAINED_ERROR, now, _ERRORS)
 
 
-def _xids(reading: ReportedGpu, cleared_at: datetime | None, now: datetime) -> Iterator[tuple[str, GpuCause]]:
-    """What happened, the newest of each cause, unless it was cleared since."""
+def _happened(
+    reading: ReportedGpu, counted: int | None, cleared_at: datetime | None, now: datetime
+) -> Iterator[tuple[str, GpuCause]]:
+    """What happened, the newest of each cause, unless it was cleared since. `counted`: memory errors so far."""
+    if cleared_at is not None and counted is not None and (reading.uncorrected_errors or 0) > counted:
+        yield _cause(SickCause.CONTAINED_ERROR, now, _ERRORS)  # more than those that were cleared
     for xid in sorted(reading.xids, key=lambda xid: xid.at):
         at = datetime.fromtimestamp(min(xid.at, now.timestamp()), UTC)  # a clock that is ahead is wrong
         if xid.code in XIDS and (cleared_at is None or at > cleared_at):

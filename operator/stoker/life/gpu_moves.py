@@ -1,4 +1,4 @@
-"""When an attempt is moved off a sick GPU, and what is said of it.
+"""When an attempt is moved off a GPU that is sick or holds its gang back, and what is said of it.
 
 Pure. Owns the default for each cause. Called by the controller, whose answer is a fact of the lifecycle's step.
 """
@@ -6,8 +6,9 @@ Pure. Owns the default for each cause. Called by the controller, whose answer is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
-from stoker.spec.gpu_health import GpuCause, GpuHealth, Move, SickCause
+from stoker.spec.gpu_health import GpuHealth, Move, SickCause
 from stoker.spec.job import TrainingJob
 
 MOVES: Mapping[str, Move] = {
@@ -21,6 +22,7 @@ MOVES: Mapping[str, Move] = {
     SickCause.RECOVERY_ACTION: Move.CHECKPOINT,
     SickCause.REMAP_PENDING: Move.CHECKPOINT,
     SickCause.THROTTLED: Move.CHECKPOINT,
+    SickCause.STRAGGLER: Move.CHECKPOINT,
 }
 """What is not listed (a newer api's cause): as at the next checkpoint."""
 
@@ -47,12 +49,26 @@ def moved_for(job: TrainingJob, sick: Iterable[tuple[str, GpuHealth]], moves: Ma
             continue
         for cause in (one for one in gpu.causes if one.ends is None):
             move = moves.get(cause.code, Move.CHECKPOINT)
-            if move is Move.NOW or (move is Move.CHECKPOINT and _has_saved_since(job, cause)):
+            if _is_due(job, move, cause.since):
                 return f"GPU {gpu.index} of {node} is sick ({cause.message or cause.code}): the job goes on elsewhere"
     return ""
 
 
-def _has_saved_since(job: TrainingJob, cause: GpuCause) -> bool:
+def held_back(job: TrainingJob, blamed: Iterable[tuple[str, GpuHealth]], moves: Mapping[str, Move]) -> tuple[str, str]:
+    """The node that the attempt is to leave, since a GPU of it holds the gang back, and why, for people; '': none.
+
+    `blamed`: (node, GPU). The GPU goes on for others.
+    """
+    for node, gpu in blamed:
+        for one in gpu.blames:
+            mine = (one.job_uid, one.attempt) == (job.uid, job.status.attempt)
+            if mine and _is_due(job, moves.get(SickCause.STRAGGLER, Move.CHECKPOINT), one.at):
+                return node, f"GPU {gpu.index} of {node} holds the gang back ({one.message}): the job goes on elsewhere"
+    return "", ""
+
+
+def _is_due(job: TrainingJob, move: Move, since: datetime) -> bool:
     progress = job.status.progress
     saved = progress.checkpoint if progress is not None else None
-    return saved is not None and saved.at is not None and saved.at > cause.since.timestamp()
+    has_saved = saved is not None and saved.at is not None and saved.at > since.timestamp()
+    return move is Move.NOW or (move is Move.CHECKPOINT and has_saved)

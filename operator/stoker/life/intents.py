@@ -6,6 +6,7 @@ are written before pods are touched. Called by `lifecycle` for jobs that are pla
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -52,9 +53,12 @@ def intent_step(job: TrainingJob, holdup: StartHoldup | None, context: Context) 
         update["claim"] = Claim(
             placement=context.facts.keeps, gpu_type=job.status.gpu_type, victims=(), since=context.now
         )
-    if holdup is not None and intent is Intent.WITHDRAW and holdup.blamed and context.settings.blame_s > 0:
+    blamed: Collection[str] = holdup.blamed if holdup is not None and intent is Intent.WITHDRAW else ()
+    if reason is Code.GPU_SICK and context.facts.avoids:
+        blamed = (context.facts.avoids,)
+    if blamed and context.settings.blame_s > 0:
         until = {blame.node: blame.until for blame in status.blamed if blame.until > context.now}
-        until |= dict.fromkeys(holdup.blamed, context.now + timedelta(seconds=context.settings.blame_s))
+        until |= dict.fromkeys(blamed, context.now + timedelta(seconds=context.settings.blame_s))
         update["blamed"] = tuple(Blame(node=node, until=at) for node, at in sorted(until.items()))
     return Step(status.model_copy(update=update), Note(reason.value, message, warning=intent is Intent.WITHDRAW))
 

@@ -72,7 +72,9 @@ class Facts:
     preempted_as: Code = Code.PREEMPTED
     """The same as a code."""
     moved_for: str = ""
-    """Why the current attempt is to go on elsewhere, for people: a GPU that it has is sick."""
+    """Why the current attempt is to go on elsewhere, for people: a GPU that it has is sick, or holds it back."""
+    avoids: str = ""
+    """The node that it then keeps away from for a while: one that others may use."""
     keeps: tuple[Placed, ...] = ()
     """Where it goes on with fewer workers, if it is elastic and that makes enough room."""
     resources: WorkerResources | None = None

@@ -63,6 +63,13 @@ _NVLINK5_ERRORS = (
     ("nvlink_errors_total|recovery", 215),
     ("nvlink_errors_total|effective", 219),
 )
+_ERRORS = {
+    ("corrected", "volatile"): (0, 0),
+    ("corrected", "aggregate"): (0, 1),
+    ("uncorrected", "volatile"): (1, 0),
+    ("uncorrected", "aggregate"): (1, 1),
+}
+_SICK_ERRORS = ("uncorrected", "volatile")
 _SRAM_KINDS = {
     "corrected": "aggregateCor",
     "uncorrected_parity": "aggregateUncParity",
@@ -102,6 +109,8 @@ class Board:
         values |= self._fast.read()
         if "throttling" in self._collectors:
             self._read_reasons(values)
+        if "ecc" in self._collectors:
+            self._read_errors(values, *_SICK_ERRORS)  # a GPU with one of these is to be left at once
         if self._fifth:
             values |= self._fifth.read()
 
@@ -212,10 +221,9 @@ class Board:
             rare |= self._fifth_errors.read()
 
     def _read_memory_errors(self, rare: dict[str, float]) -> None:
-        for type_number, type_name in enumerate(("corrected", "uncorrected")):
-            for scope_number, scope in enumerate(("volatile", "aggregate")):
-                if (errors := self._calls.ask("nvmlDeviceGetTotalEccErrors", type_number, scope_number)) is not None:
-                    rare[f"ecc_errors_total|{type_name}|{scope}"] = float(errors)
+        for kind in _ERRORS:
+            if kind != _SICK_ERRORS:
+                self._read_errors(rare, *kind)
         if (rows := self._calls.ask("nvmlDeviceGetRemappedRows")) is not None:
             rare["remapped_rows|correctable"], rare["remapped_rows|uncorrectable"] = float(rows[0]), float(rows[1])
             rare["row_remap_pending"], rare["row_remap_failed"] = float(bool(rows[2])), float(bool(rows[3]))
@@ -227,6 +235,10 @@ class Board:
             }
         self._read_sram(rare)
         self._read_modes(rare)
+
+    def _read_errors(self, values: dict[str, float], kind: str, scope: str) -> None:
+        if (errors := self._calls.ask("nvmlDeviceGetTotalEccErrors", *_ERRORS[kind, scope])) is not None:
+            values[f"ecc_errors_total|{kind}|{scope}"] = float(errors)
 
     def _read_sram(self, rare: dict[str, float]) -> None:
         """Errors of the chip's own memories over the GPU's life; beyond a threshold NVIDIA replaces it."""

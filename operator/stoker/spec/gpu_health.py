@@ -19,6 +19,8 @@ from .names import API_VERSION
 MOST_GPUS = 64
 """Of one node."""
 MAX_TEXT = 256
+MOST_BLAMES = 8
+"""Of one GPU."""
 
 Uuid = Annotated[str, Field(max_length=128)]
 Moment = Annotated[datetime, AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))]
@@ -38,6 +40,7 @@ class SickCause(StrEnum):
     RECOVERY_ACTION = "RecoveryAction"
     REMAP_PENDING = "RemapPending"
     THROTTLED = "Throttled"
+    STRAGGLER = "Straggler"
 
 
 class GpuCause(StatusModel):
@@ -46,13 +49,27 @@ class GpuCause(StatusModel):
     code: str
     """OffTheBus, Lost (it can't be read), UncontainedError or ContainedError (of memory), HardwareFault (by other XIDs
     that mean the board), DeviceUnhealthy (its device plug-in says so), RemapFailed, RecoveryAction (what the driver
-    asks for), RemapPending, Throttled (by the hardware); or what a newer version says."""
+    asks for), RemapPending, Throttled (by the hardware), Straggler (it held back gangs); or what a newer version
+    says."""
     since: Moment
     """When it was first seen, or seen again after an administrator had cleared it."""
     message: str = ""
     """The same for people, for example 'XID 79'."""
     ends: Moment | None = None
     """It is over, and the GPU rests until then. Absent: it lasts."""
+
+
+class GpuBlame(StatusModel):
+    """A gang that the GPU held back: hotter than the others, which waited for it."""
+
+    job_uid: Annotated[str, Field(max_length=64)]
+    """Of the job."""
+    attempt: int
+    """The one that was held back."""
+    at: Moment
+    """When that was seen."""
+    message: str = ""
+    """The same for people."""
 
 
 class Move(StrEnum):
@@ -90,10 +107,14 @@ class GpuHealth(StatusModel):
     """As NVIDIA numbers it. Absent: not known."""
     power_limit_watts: int | None = None
     """The limit that is enforced. Absent: not known."""
+    uncorrected_errors: int | None = None
+    """Of its memory, since its driver was loaded. Absent: not known."""
     causes: Annotated[tuple[GpuCause, ...], Keyed("code")] = ()
     """What is wrong with it; empty: nothing. Those that an administrator has cleared don't count."""
     holders: tuple[GpuHolder, ...] = ()
     """While something is wrong: which attempts have it."""
+    blames: Annotated[tuple[GpuBlame, ...], Keyed("jobUid")] = ()
+    """Gangs that it held back lately, one entry a job."""
 
 
 class GPUNodeHealthStatus(StatusModel):
@@ -159,6 +180,14 @@ class GPUNodeHealth(Resource):
             causes = tuple(one for one in gpu.causes if cleared_at is None or one.since > cleared_at)
             if causes:
                 yield gpu, causes
+
+    def blamed(self) -> Iterator[GpuHealth]:
+        """The GPUs that held back gangs, with the blames that an administrator has not cleared."""
+        for gpu in self.status.gpus:
+            cleared_at = self.cleared_at(gpu.uuid)
+            blames = tuple(one for one in gpu.blames if cleared_at is None or one.at > cleared_at)
+            if blames:
+                yield gpu.model_copy(update={"blames": blames})
 
 
 HEALTH = Kind(GPUNodeHealth, API_VERSION, "GPUNodeHealth", "gpunodes", namespaced=False)

@@ -35,6 +35,8 @@ class Gpu(StatusModel):
     """Offered by `stoker up --virtual-gpus`: a slot, not a device."""
     power_limit_watts: int = 0
     """The limit that is enforced; 0: not known."""
+    blamed: bool = False
+    """It held back a gang lately: on one machine others are leased first."""
     unavailable: str = ""
     """Why it can't be leased ("in use by foreign process 4242 (python)", "lost", "sick: XID 79 …"); empty: it can."""
 
@@ -81,6 +83,8 @@ class GPUNodeStatus(StatusModel):
     """Its GPUs, by index."""
     sick: tuple[GpuHealth, ...] = ()
     """The GPUs with something wrong that counts: `gpu_health`."""
+    blamed: tuple[GpuHealth, ...] = ()
+    """The GPUs that held back gangs lately; they take new work all the same."""
 
 
 class GPUNode(Resource):

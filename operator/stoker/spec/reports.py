@@ -235,7 +235,7 @@ class ReportedGpu(StatusModel):
     """Rows of its memory can't be replaced any more."""
     throttled: bool = False
     """Held down by the hardware for a good part of the last minutes."""
-    uncorrected_errors: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
+    uncorrected_errors: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = None
     """Of memory, since the driver was loaded."""
     xids: Annotated[tuple[ReportedXid, ...], Field(max_length=256)] = ()
     """Since the exporter began."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from stoker.spec.rest import JobUsageReport
 from stoker.spec.usage import JobUsage, UsageState
 from tests.support.cluster_driver import watts_of
 from tests.support.cluster_exporters import Exporter, pod_of
-from tests.support.cluster_stack import SYSTEM, WATCH, Project, Stack
+from tests.support.cluster_stack import CHART, SYSTEM, WATCH, Project, Stack
 from tests.support.harness import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -34,6 +35,7 @@ SEEN_S = 5.0
 """The exporter asks the kubelet this often: a hold's begin and its end are seen so late."""
 LATE_S = 4.0
 """A poll and a question under way, and times of the kubelet that are whole seconds."""
+SHARED = "nvidia.com/gpu.shared"
 HOLD = """
 import os, pathlib, time
 print("holds", os.environ["NVIDIA_VISIBLE_DEVICES"], flush=True)
@@ -229,6 +231,98 @@ def test_an_exporter_is_killed_and_then_replaced(
     assert report.usage.unobserved_energy_joules == pytest.approx(watts * (unseen_s + gap_s), rel=0.05)
     figure("exporter killed -9: of the job's GPU time unobserved", f"{unseen_s:.1f} s")
     figure("exporter's pod replaced: of the job's GPU time unobserved", f"{gap_s:.1f} s")
+
+
+def test_an_upgrade_keeps_the_books_and_lets_shared_gpus_be_each_pods_own(
+    stack: Stack, project: Project, exporters: dict[str, Exporter], figure: Figure
+) -> None:
+    """The chart is upgraded to an exporter that sees the node's processes, while a job runs."""
+    with _only(stack, "n1"):
+        job = Holder(project, "watched")
+    exporter = exporters["n1"]
+    until(lambda: _seconds(exporter, job.uid)[0] >= 10, "it is seen for ten seconds")
+    before = pod_of(stack, "n1")["metadata"]["name"]
+    before_s = sum(_seconds(exporter, job.uid))
+    with _upgraded(stack, hostPid=True):
+        assert pod_of(stack, "n1")["metadata"]["name"] != before
+        observed_s, unseen_s = until(lambda: (found := _seconds(exporter, job.uid))[0] and found, "it is seen again")
+        assert observed_s + unseen_s > before_s
+        job.release()
+        report = job.final()
+        began, ended = job.seconds()
+        assert report.usage.gpu_seconds == pytest.approx(ended - began, abs=SEEN_S + LATE_S)
+        assert 0 < report.usage.unobserved_seconds == pytest.approx(unseen_s, abs=0.1)
+        figure(
+            "`helm upgrade` with a running job: shown before → after", f"{before_s:.1f} → {observed_s + unseen_s:.1f} s"
+        )
+        figure("of that unobserved", f"{unseen_s:.1f} s")
+        with _shared(stack, "n1"):
+            _each_pods_own(stack, project, exporter, figure)
+
+
+def _each_pods_own(stack: Stack, project: Project, exporter: Exporter, figure: Figure) -> None:
+    """Two jobs on one GPU: energy and memory by what the process of each did, by its cgroup on the real kubelet."""
+    device = f"GPU-{exporter.node}-0"
+    gpu, driver = stack.drivers.gpu(device), stack.drivers.scenario[exporter.node]
+    gpu.step(time.time(), used=0, processes=())  # one that is alone has all of its memory
+    driver.write()
+    large, small = jobs = [Holder(project, name, gpu={"resource": SHARED}) for name in ("large", "small")]
+    for job in jobs:
+        [given] = job.devices()
+        assert given.startswith(f"{device}::")
+    until(lambda: len(exporter.shares(uuid=device)) == 2, "both are seen")
+    of_large, of_small = (_rank_of(large.uid), 10 << 30, 30.0), (_rank_of(small.uid), 5 << 30, 10.0)
+    gpu.step(time.time() + 1, watts=400, sm=40, used=15 << 30, processes=[of_large, of_small])
+    driver.write()
+
+    def joules() -> list[float]:
+        page = exporter.page()
+        return [page.total("stoker_job_gpu_energy_joules_total", job_uid=job.uid, method="sm_share") for job in jobs]
+
+    first = until(lambda: all(now := joules()) and now, "each has its part")
+    until(lambda: joules()[0] > first[0] + 3000, "ten seconds more")
+    large_j, small_j = (now - then for now, then in zip(joules(), first, strict=True))
+    assert large_j / (large_j + small_j) == pytest.approx(0.75, abs=0.01)
+    gpu.step(time.time(), used=5 << 30, processes=[of_small])
+    driver.write()
+    until(lambda: exporter.page().value("stoker_gpu_memory_used_bytes", uuid=device) < 6 << 30, "the rest is free")
+    for job, (_, peak_bytes, _) in ((large, of_large), (small, of_small)):
+        job.release()
+        [had] = job.final().gpus
+        assert (had.method, had.usage.memory_peak_bytes) == ("sm_share", peak_bytes)
+    figure("a shared GPU, one job with 3/4 of SM time: its part of the joules", f"{large_j / (large_j + small_j):.3f}")
+
+
+def _rank_of(job_uid: str) -> int:
+    """The pid, on the machine, of the job's one process."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"holds" in (folder / "cmdline").read_bytes().split(b"\0")[-2:][0] and (
+                f"STOKER_JOB_UID={job_uid}".encode() in (folder / "environ").read_bytes().split(b"\0")
+            ):
+                return int(folder.name)
+    raise AssertionError(f"no process of job {job_uid}")
+
+
+@contextlib.contextmanager
+def _upgraded(stack: Stack, **exporter: Any) -> Iterator[None]:
+    stack.release.upgrade(CHART, stack.values(exporter=stack.values()["exporter"] | exporter))
+    try:
+        yield
+    finally:
+        stack.release.upgrade(CHART, stack.values())
+
+
+@contextlib.contextmanager
+def _shared(stack: Stack, name: str) -> Iterator[None]:
+    """The node offers its first GPU to two pods at a time, as NVIDIA's device plugin does, and nothing else."""
+    node = stack.bed.nodes[name]
+    node.offer(2, f"{name}-0::", SHARED)
+    try:
+        yield
+    finally:
+        node.offer(node.gpus, name, "nvidia.com/gpu")
+        until(lambda: stack.bed.allocatable_gpus(name) == node.gpus, "it offers its GPUs again", timeout_s=60)
 
 
 def test_the_api_is_away_when_a_job_ends(

@@ -89,6 +89,11 @@ class Node:
         """Turns the last GPU unhealthy, or healthy again."""
         self.parts[GPUS].send(signal.SIGUSR1)
 
+    def offer(self, count: int, name: str, resource: str) -> None:
+        """Its device plugin offers these from now on: GPU-<name>-0, …; pods keep what they have."""
+        self.parts[GPUS].kill()
+        self._part(GPUS, f"-count={count}", f"-node={name}", f"-resource={resource}").start()
+
     def pull_cable(self) -> None:
         """The node and its pods run on, but no one reaches them."""
         self.network.plug(self.index, connected=False)

@@ -133,7 +133,8 @@ class LeaseTable:
         self._gang_ports.setdefault(gang, lease.peer_ports or (lease.master_port,))
 
     def _choose(self, wish: Wish) -> list[Gpu]:
-        """The GPUs that fit, smallest memory first: large ones stay for those who need them.
+        """The GPUs that fit, smallest memory first: large ones stay for those who need them. Those that held back a
+        gang come last.
 
         Real ones before simulated ones, and never both for one pod: it would compute on some and pretend on others.
         """
@@ -142,7 +143,8 @@ class LeaseTable:
         fitting = [gpu for gpu in self._as_known(self._gpus) if _fits(gpu, wish)]
         usable = [gpu for gpu in fitting if not gpu.unavailable]
         free = sorted(
-            (gpu for gpu in usable if gpu.uuid not in self._holder), key=lambda gpu: (gpu.memory_bytes, gpu.index)
+            (gpu for gpu in usable if gpu.uuid not in self._holder),
+            key=lambda gpu: (gpu.blamed, gpu.memory_bytes, gpu.index),
         )
         for simulated in (False, True):
             alike = [gpu for gpu in free if gpu.simulated is simulated]
