@@ -29,36 +29,32 @@ _DEPTH = 16
 
 
 class ExpectedEnds:
-    """Shape: (slots, _DEPTH): the job whose end frees the slot's n-th GPU began then, and ends at the latest then.
+    """Shape: (slots, 2, _DEPTH): the job whose end frees the slot's n-th GPU began then, and ends at the latest then.
 
     Cost: O(claims) of the nodes whose claims changed since the last question, numpy for the rest.
     """
 
     def __init__(self, table: NodeTable, entries: Mapping[Key, Entry]) -> None:
         self._table, self._entries = table, entries
-        self._began, self._until = np.zeros((0, _DEPTH)), np.zeros((0, _DEPTH))
+        self._spans = np.zeros((0, 2, _DEPTH))
 
     def waits(self, slots: Column, gpus: Column, now_s: float) -> Seconds:
         """Seconds until so many GPUs more than now are free on each slot."""
         self._refresh(now_s)
         nth = within(gpus, 1, _DEPTH) - 1
-        age = np.maximum(now_s - self._began[slots, nth], LEAST_S)
-        waits: Seconds = np.maximum(np.minimum(age, self._until[slots, nth] - now_s), 0.0)
+        age = np.maximum(now_s - self._spans[slots, 0, nth], LEAST_S)
+        waits: Seconds = np.maximum(np.minimum(age, self._spans[slots, 1, nth] - now_s), 0.0)
         return waits
 
     def _refresh(self, now_s: float) -> None:
-        more = len(self._table.ready) - len(self._began)
+        more = len(self._table.ready) - len(self._spans)
         if more > 0:
-            self._began = np.vstack([self._began, np.zeros((more, _DEPTH))])
-            self._until = np.vstack([self._until, np.zeros((more, _DEPTH))])
-        slots = list(self._table.moved)
-        if slots:
-            spans = [self._spans(slot, now_s) for slot in slots]
-            self._began[slots] = [began for began, _ in spans]
-            self._until[slots] = [until for _, until in spans]
+            self._spans = np.concatenate([self._spans, np.zeros((more, 2, _DEPTH))])
+        for slot in self._table.moved:
+            self._spans[slot] = self._of(slot, now_s)
         self._table.moved.clear()
 
-    def _spans(self, slot: int, now_s: float) -> tuple[list[float], list[float]]:
+    def _of(self, slot: int, now_s: float) -> tuple[list[float], list[float]]:
         """When what holds the slot's GPUs began and ends at the latest, in the order in which it is expected to end."""
         table, entries = self._table, self._entries
         name, held, not_begun = table.names[slot], [], 0

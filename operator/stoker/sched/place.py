@@ -23,6 +23,8 @@ from .topology import crowding, likeliest, narrowed
 
 Spread = tuple[tuple[int, int], ...]
 """(slot, workers) of one gang."""
+_NOW, _KEPT, _SOONEST = (rule << 28 for rule in range(3))
+"""By which a reservation chooses a node, the first before all others; the last with seconds besides."""
 
 
 class Room(NamedTuple):
@@ -215,49 +217,52 @@ def reserve(table: NodeTable, wanted: Wanted, keep: Keep | None, ends: ExpectedE
     """
     request = wanted.request
     could = capacity(table, request, wanted.avoid, keep)
-    if int(could.sum()) < request.workers:
-        return None
     free = free_room(table, request, keep)
     now = fitting(table, request, wanted.avoid, free)
-    kept: Mask = np.zeros(len(could), dtype=np.bool_)
-    if wanted.stay:
+    kept: Mask | None = None
+    if wanted.stay or request.near.required:
+        kept = np.zeros(len(could), dtype=np.bool_)
         kept[[table.slots[name] for name in wanted.stay if name in table.slots]] = True
     # A gang that has nodes already stays in their domain while that could hold it.
-    if request.near.required:
+    if kept is not None and request.near.required:
+        if int(could.sum()) < request.workers:
+            return None
         most = now + 2 * request.workers * (kept & (could > 0))
         could = likeliest(table, request.near, request.workers, could, most)
     now = np.minimum(now, could)
-    slots = could.nonzero()[0]
-    if request.workers == 1:
-        at, nth = slots, np.zeros_like(slots)
-    else:
-        counts = could[slots]
-        at = np.repeat(slots, counts)  # one entry per worker that a slot could take
+    at, nth = could.nonzero()[0], np.zeros(1, dtype=np.int64)
+    if request.workers > 1:
+        counts = could[at]
+        at = np.repeat(at, counts)  # one entry per worker that a slot could take
         nth = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
     if len(at) < request.workers:
         return None
-    waits = ends.waits(at, (nth + 1) * request.gpus - free.gpu[at], now_s)
-    there = within(free.gpu if request.gpus else free.cpu // 1000, 0, 255)[at]
+    there = free.gpu[at]
+    waits = ends.waits(at, (nth + 1) * request.gpus - there, now_s)
+    there = within(there if request.gpus else free.cpu[at] // 1000, 0, 255)
     # Layout: 2 bits of rule, 28 of seconds, 8 of what is free, 18 of rank, 7 of worker: the smallest are the best.
-    rule = np.where(nth < now[at], 0, np.where(kept[at], 1, 2))
-    seconds = np.where(rule == 2, np.minimum(waits, 2**28 - 1), 0).astype(np.int64)
-    worth = (rule << 61) | (seconds << 33) | ((255 - there) << 25) | (table.ranks[at] << 7) | np.minimum(nth, 127)
+    rule = np.minimum(waits, 2**28 - 1).astype(np.int64) | _SOONEST
+    if kept is not None:
+        rule[kept[at]] = _KEPT
+    rule[nth < now[at]] = _NOW
+    worth = (rule << 33) | ((255 - there) << 25) | (table.ranks[at] << 7) | np.minimum(nth, 127)
     if request.workers == 1:
-        best = np.array([worth.argmin()])
+        best = worth.argmin(0, keepdims=True)
         spread: Spread = ((int(at[best[0]]), 1),)
     else:
         best = np.argpartition(worth, request.workers - 1)[: request.workers]
+        nth = nth[best]
         found, workers = np.unique(at[best], return_counts=True)
         spread = tuple(zip(found.tolist(), workers.tolist(), strict=True))
-    at, nth = at[best], nth[best]
-    start_s = float(np.where(nth < now[at], 0.0, waits[best]).max())
+    start_s = float(np.where(rule[best] == _NOW, 0.0, waits[best]).max())
     idle_s = 0.0
-    if request.gpus and not wanted.stay:  # who has nodes already is not asked again
+    if start_s and request.gpus and not wanted.stay:  # who has nodes already is not asked again
+        at = at[best]
         short = ((nth * request.gpus + 1 - free.gpu[at])[:, None] + np.arange(request.gpus)).ravel()
         each = waits[best] if request.gpus == 1 else ends.waits(at.repeat(request.gpus), short, now_s)
         ready = np.where(short > 0, each, 0.0)
         idle_s = float(np.maximum(start_s - ready, 0.0).sum())
-    return Reserved(spread, start_s, idle_s, int((rule < 2).sum()) == request.workers)
+    return Reserved(spread, start_s, idle_s, np.count_nonzero(rule < _SOONEST) == request.workers)
 
 
 def fits_one(table: NodeTable, request: Request, slot: int, keep: Keep | None) -> bool:
