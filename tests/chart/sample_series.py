@@ -139,6 +139,10 @@ def _gpu(book: Book, at: float, share: float, node: str, gpu: int, model: Model,
         "serial": f"{hash_of(node) + gpu:013}", "vbios": "96.00.A5.00.01",
     }  # fmt: skip
     book.gauge(at, f"{name}info", 1, **what, **labels)
+    ecc_off = (node, gpu) == ("gpu-h-01", 0)  # after the next reset
+    for kind, modes in {"ecc": (1, not ecc_off), "mig": (mig, mig), "persistence": (1,)}.items():
+        for when, mode in zip(("current", "pending"), modes, strict=False):
+            book.gauge(at, f"{name}mode", int(mode), kind=kind, when=when, **labels)
     watts = power(model, sm, at, gpu)
     book.gauge(at, f"{name}busy_ratio", busy, **labels)
     book.add(at, f"{name}busy_seconds_total", STEP_S * busy, **labels)

@@ -146,6 +146,15 @@ def test_tables_have_a_row_for_each(shown: Shown) -> None:
     }
 
 
+def test_modes_are_shown_and_which_changes_with_a_reset(shown: Shown) -> None:
+    answers = shown.answers["stoker-gpu", "Memory and fabric"]
+    ecc, mig, persistence, changes = (
+        {(one["metric"]["node"], one["metric"]["gpu"]) for one in answers[column] if one["value"][1] == "1"}
+        for column in "EFGH"
+    )
+    assert len(ecc) == len(persistence) == 19 and mig == {("gpu-a-01", "2")} and changes == {("gpu-h-01", "0")}
+
+
 def test_owners_have_names(shown: Shown) -> None:
     rows = shown.rows("stoker-gpu", "Holders")
     assert {(row["job_name"], row["user"], row["queue"]) for row in rows} == {

@@ -43,6 +43,11 @@ def _gauge(metric: str, *matchers: str, of_its: tuple[str, ...] = ()) -> str:
     return most((*GPU, *of_its), metric, *HERE, *matchers)
 
 
+def _mode(title: str, kind: str, *, on: str, off: str) -> Column:
+    mode = _gauge("stoker_gpu_mode", eq("kind", kind), eq("when", "current"))
+    return Column(title, mode, "none", states={1: ("on", on), 0: ("off", off)})
+
+
 def _mean(metric: str, legend: str, *matchers: str) -> Query:
     return Query(f"avg({_gauge(metric, *matchers)})", legend)
 
@@ -105,12 +110,14 @@ _BANNER: tuple[Panel, ...] = (
     ),
 )
 
+_MODES = ("pending", "current")
+_CHANGES = " - ".join(most((*GPU, "kind"), "stoker_gpu_mode", *HERE, eq("when", when)) for when in _MODES)
 _WEAR = (
     table(
         "Memory and fabric",
         "What the vendor asks for before a replacement: banks whose spare rows are used up, rows remapped for "
-        "uncorrectable errors, such errors of the chip's own memories (SRAM) in the time range. And whether ECC is on, "
-        "and the GPU in its NVSwitch fabric.",
+        "uncorrectable errors, such errors of the chip's own memories (SRAM) in the time range. And ECC, MIG and "
+        "persistence mode, whether a change of one waits for a reset, and the GPU in its NVSwitch fabric.",
         _WHERE,
         Column(
             "Banks without spare rows",
@@ -137,11 +144,14 @@ _WEAR = (
             "none",
             states={0: ("within", "green"), 1: ("EXCEEDED", "red")},
         ),
+        _mode("ECC", "ecc", on="green", off="orange"),
+        _mode("MIG", "mig", on="blue", off="green"),
+        _mode("Persistence", "persistence", on="green", off="orange"),
         Column(
-            "ECC",
-            _gauge("stoker_gpu_mode", eq("kind", "ecc"), eq("when", "current")),
+            "Mode change",
+            f"max by ({', '.join(GPU)}) (abs({_CHANGES}))",
             "none",
-            states={1: ("on", "green"), 0: ("off", "orange")},
+            states={0: ("none", "green"), 1: ("after a reset", "orange")},
         ),
         Column("Fabric", _gauge("stoker_gpu_fabric_state"), "none", states=FABRIC),
         none=NOT_TOLD,
