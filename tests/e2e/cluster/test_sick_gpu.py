@@ -128,7 +128,7 @@ def test_a_sick_gpu_moves_its_gang_and_nothing_lands_there_until_it_is_well(
 def test_a_hot_gpu_moves_the_gangs_that_wait_for_it_and_is_left_out_after_two(
     stack: Stack, project: Project, repaired: Callable[[], None], figure: Figure
 ) -> None:
-    """Two gangs of four after one another, each on the same node until they have saved; the first goes on there."""
+    """Two gangs of four after one another on the same node: each leaves once it has saved, then no job goes there."""
     if min(node.gpus for node in stack.bed.nodes.values()) < GANG:
         pytest.skip("it takes nodes with 4 GPUs: python -m tests.support.testbed nodes up 4 4, with STOKER_E2E_BED")
     driver = stack.drivers.scenario[SICK]
@@ -147,6 +147,7 @@ def test_a_hot_gpu_moves_the_gangs_that_wait_for_it_and_is_left_out_after_two(
         moved = project.until_phase(name, Phase.RUNNING, attempt=2, timeout_s=600)
         running_at = time.time()
         assert {placed.node for placed in moved.status.placement} == {other} and moved.status.retries == {}
+        project.until_step(name, 1, attempt=2)
         assert project.steps_lost(name) == [0]
         blames = {gpu["uuid"]: gpu["blames"] for gpu in _health(stack) if gpu.get("blames")}
         assert blames.keys() == {hot}
