@@ -96,6 +96,8 @@ class Entry:
     """`claim`, or its end, is not observed yet."""
     span: tuple[float, float] | None = None
     """When its attempt began and ends at the latest, as timestamps, once that was asked for (`expected_ends`)."""
+    waited_from: datetime | None = None
+    """`waiting_from`, once that was asked for."""
 
     @property
     def since(self) -> datetime:
@@ -110,8 +112,10 @@ class Entry:
     @property
     def waiting_from(self) -> datetime:
         """The same, but not before its last attempt had ended: what its reservation may cost grows from then."""
-        attempts = self.job.status.attempts
-        return max(self.since, attempts[-1].ended_at) if attempts else self.since
+        if self.waited_from is None:
+            attempts = self.job.status.attempts
+            self.waited_from = max(self.since, attempts[-1].ended_at) if attempts else self.since
+        return self.waited_from
 
     @property
     def admitted(self) -> bool:

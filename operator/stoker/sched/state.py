@@ -129,7 +129,7 @@ class SchedulerState:
         key = job.key
         old = self.entries.get(key)
         self.claims.victim_moved(key)
-        if old is not None and (old.job == job or ((old.assumed or old.claim_decided) and _is_stale(job, old.job))):
+        if old is not None and _is_no_news(job, old):
             return
         queue, runtime = self.tree.named(job.spec.queue), self.runtimes.of(job)
         entry = new_entry(job, queue, runtime)
@@ -342,6 +342,13 @@ class SchedulerState:
         self.holdings.unhold(entry)
         self.nodes.release(entry.request)
         self.journal.drop(entry.runtime.users, entry.key)
+
+
+def _is_no_news(job: TrainingJob, old: Entry) -> bool:
+    """It is as it was, or no answer to what was decided on."""
+    if job.metadata.resource_version == old.job.metadata.resource_version and job == old.job:
+        return True
+    return bool(old.assumed or old.claim_decided) and _is_stale(job, old.job)
 
 
 def _is_stale(job: TrainingJob, decided_on: TrainingJob) -> bool:
