@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,6 +50,46 @@ async def test_a_job_goes_from_submitted_to_succeeded_and_holds_nothing_then(wor
     await world.until(
         lambda: all(FINALIZER_OUTCOME not in p.metadata.finalizers for p in world.pods.values()), "finalizers gone"
     )
+
+
+async def test_a_pod_is_released_once_however_late_its_watch_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the operator wrote itself is no news to wait for: another look before would write it again, in vain."""
+    held: list[Callable[[], None]] = []
+    tried = released = 0
+    apply, advance, update = world.pods._apply, world.pods._advance, world.store.update
+
+    def late_apply(old: Pod | None, new: Pod | None) -> None:
+        frees = new is not None and new.ended and not new.metadata.finalizers
+        if held or frees:
+            held.append(partial(apply, old, new))
+        else:
+            apply(old, new)
+
+    def late_advance(version: str) -> None:
+        if held:
+            held.append(partial(advance, version))
+        else:
+            advance(version)
+
+    async def counted(kind: Any, obj: Any) -> Any:
+        nonlocal tried, released
+        tried += kind is PODS
+        written = await update(kind, obj)
+        released += kind is PODS
+        return written
+
+    monkeypatch.setattr(world.pods, "_apply", late_apply)
+    monkeypatch.setattr(world.pods, "_advance", late_advance)
+    monkeypatch.setattr(world.store, "update", counted)
+    await world.node(gpus=1)
+    await world.submit("a")
+    await world.until(lambda: held and released, "its release")
+    await world.submit("b", queue="none")
+    await world.until(lambda: world.job("b").status.reason is Code.QUEUE_MISSING, "a look at a job that came later")
+    assert tried == 1
+    while held:
+        held.pop(0)()
+    await world.until(lambda: not any(pod.metadata.finalizers for pod in world.pods.values()), "its release seen")
 
 
 async def test_gpus_are_never_in_two_hands_and_every_job_gets_its_turn(world: World) -> None:

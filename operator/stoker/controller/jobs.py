@@ -278,9 +278,11 @@ class JobReconciler:
         kept = tuple(name for name in pod.metadata.finalizers if name != FINALIZER_OUTCOME)
         freed = pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"finalizers": kept})})
         try:
-            await self._store.update(PODS, freed)
+            there = await self._store.update(PODS, freed)
         except NotFound:
-            pass
+            return
+        # Else this job's next look, at the version before, would release it again, in vain.
+        await self._pods.at_least(there.metadata.resource_version, timeout_s=SIGHT_S)
 
     async def _expire(self, job: TrainingJob) -> None:
         try:
