@@ -36,6 +36,7 @@ async def waits(world: World, name: str, code: Code, text: str = "") -> Training
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_reasons, "LOOK_S", 0.02)
     monkeypatch.setattr(waiting_reasons, "REWRITES_PER_S", 1000.0)
+    monkeypatch.setattr(waiting_reasons, "REWORDINGS_PER_S", 1000.0)
 
 
 async def test_a_job_without_a_place_says_so_and_one_that_starts_costs_no_write_more(world: World) -> None:
@@ -90,6 +91,26 @@ async def test_the_message_follows_its_facts_and_is_left_alone_without(world: Wo
     await queue(world, limit=QueueResources(gpus=1))
     await waits(world, "waits", Code.NEVER_FITS, "queue 'q' may never hold more than 1 GPU")
     assert (await events(world, "waits")).count("Queued") == 1
+
+
+async def test_a_message_whose_numbers_moved_is_seldom_rewritten(
+    world: World, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs a long rest, which no first reason waits for."""
+    monkeypatch.setattr(waiting_reasons, "REWORDINGS_PER_S", 1e-4)
+    await world.node(gpus=4)
+    await queue(world, limit=QueueResources(gpus=2))
+    world.kubelet.script = lambda pod: None
+    await world.submit("runs", queue="q", gpus_per_worker=2)
+    await world.phase("runs", Phase.RUNNING)
+    await world.submit("waits", queue="q", gpus_per_worker=2)
+    await waits(world, "waits", Code.QUEUE_LIMIT, "its limit is 2 GPUs")
+    await queue(world, limit=QueueResources(gpus=3))
+    once = await waits(world, "waits", Code.QUEUE_LIMIT, "its limit is 3 GPUs")
+    await queue(world, limit=QueueResources(gpus=2))
+    await world.submit("new", queue="q", gpus_per_worker=2)
+    await waits(world, "new", Code.QUEUE_LIMIT, "its limit is 2 GPUs")
+    assert world.job("waits").metadata.resource_version == once.metadata.resource_version
 
 
 async def test_many_waiting_jobs_all_get_their_reason(world: World) -> None:
