@@ -134,10 +134,14 @@ class Bench:
             found[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return found
 
-    def _leads(self) -> bool:
+    def check_operator(self) -> None:
+        """Raises: RuntimeError with the end of its log where it has exited: what waits for it waits in vain."""
         assert self._operator is not None
         if self._operator.poll() is not None:
-            raise RuntimeError((self._folder / "operator.log").read_text()[-3000:])
+            raise RuntimeError("the operator has exited: " + (self._folder / "operator.log").read_text()[-3000:])
+
+    def _leads(self) -> bool:
+        self.check_operator()
         return is_leading(self._plane, self._port)
 
     async def _node(self, number: int, cores: int, gpus: int, more: Mapping[str, str]) -> None:
@@ -259,6 +263,7 @@ async def measured(run: Bench, nodes: int, jobs: int, say: Callable[[str], None]
     while await run.count(pods) < jobs:
         if time.monotonic() - began > 900:
             raise TimeoutError(f"{await run.count(pods)} of {jobs} pods after 900 s")
+        run.check_operator()
         await asyncio.sleep(0.5)
     took = time.monotonic() - began
     admitted = jobs / took

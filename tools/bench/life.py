@@ -99,9 +99,10 @@ class Life:
         await self.store.create(JOBS, TrainingJob(metadata=ObjectMeta(name=name, namespace=PROJECT), spec=spec))
 
     async def until(self, phase: Phase, names: list[str], timeout_s: float) -> float:
-        """Waits until the jobs are in that phase; when that was."""
+        """Waits until the jobs are in that phase; when that was. Raises: TimeoutError; as `check_operator`."""
         began = time.monotonic()
         while not all(self.phases.get(name) is phase for name in names):
+            self.bench.check_operator()
             if time.monotonic() - began > timeout_s:
                 raise TimeoutError(f"not all {phase} after {timeout_s} s: {Counter(map(self.phases.get, names))}")
             await asyncio.sleep(0.2)
