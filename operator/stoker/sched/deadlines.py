@@ -18,23 +18,26 @@ class Deadlines:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._at: dict[Key, datetime] = {}
+        self._due: dict[Key, tuple[datetime, Key]] = {}
         self._sorted: SortedList[tuple[datetime, Key]] = SortedList()
+        """The same objects: the first is then found without a search."""
 
     def set(self, key: Key, at: datetime | None) -> None:
         """None: never."""
-        old = self._at.get(key)
+        old = self._due.get(key)
         if old is not None:
-            self._sorted.remove((old, key))
-            self._journal.note(self._sorted.add, (old, key))
-            self._journal.drop(self._at, key)
+            self._sorted.remove(old)
+            self._journal.note(self._sorted.add, old)
+            self._journal.drop(self._due, key)
         if at is not None:
-            self._sorted.add((at, key))
-            self._journal.note(self._sorted.remove, (at, key))
-            self._journal.put(self._at, key, at)
+            due = at, key
+            self._sorted.add(due)
+            self._journal.note(self._sorted.remove, due)
+            self._journal.put(self._due, key, due)
 
     def at(self, key: Key) -> datetime | None:
-        return self._at.get(key)
+        due = self._due.get(key)
+        return None if due is None else due[0]
 
     @property
     def first(self) -> datetime | None:

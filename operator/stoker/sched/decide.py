@@ -103,7 +103,9 @@ def _all(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterat
 
 def _start(state: SchedulerState, entry: Entry, request: Request, placement: tuple[Placed, ...]) -> Start:
     meta = entry.job.metadata
-    gpu_type = state.nodes.type_at((one.node for one in placement), request.filter) if request.gpus else ""
+    gpu_type = request.filter.type if request.gpus else ""
+    if request.gpus and not gpu_type:
+        gpu_type = state.nodes.type_at((one.node for one in placement), request.filter)
     state.assume(entry, placement, gpu_type)
     return Start(entry.key, meta.uid, meta.resource_version, placement, gpu_type)
 

@@ -53,6 +53,8 @@ class NodeGpus:
         """GPUs that a request with this filter may count on beside those holders, as far as types go: on a slot of one
         type all of them."""
         groups = self.groups.get(slot, ())
+        if len(groups) == 1:
+            return groups[0].usable if groups[0].suits(wanted) else 0
         matching = sum(one.usable for one in groups if one.suits(wanted))
         if not matching or matching == sum(one.usable for one in groups):
             return matching

@@ -46,6 +46,8 @@ class _Series(NamedTuple):
 
     lane: Lane
     request: Request
+    totals: Totals
+    """The request's."""
     priority: int
     """An order's first part."""
     victims: VictimSeries
@@ -171,7 +173,7 @@ class Preemption:
         self._series = None
         if series.kept is not kept or series.reservations != len(reservations.plan):
             return None
-        if not all(is_entitled(one, request.totals, gpu_type) for one in series.owners) or self._short(
+        if not all(is_entitled(one, series.totals, gpu_type) for one in series.owners) or self._short(
             request, entry.queue, kept.queues
         ):
             return None
@@ -214,7 +216,8 @@ class Preemption:
         problem = problems[0]
         if request.workers == 1 and not request.extended and not short and len(problem.entries) > victims.EXACT:
             series = VictimSeries(problem, request)
-            self._series = _Series(lane, request, entry.order[0], series, kept, len(reservations.plan), owners)
+            made = len(reservations.plan)
+            self._series = _Series(lane, request, request.totals, entry.order[0], series, kept, made, owners)
             return self._next(request, entry, lane, kept, reservations)
         stopped = cheapest_of(problems)
         if not stopped:
