@@ -364,6 +364,22 @@ def test_time_from_the_exporters_start_to_its_first_poll_is_unobserved_and_its_h
     assert sum(accounts(node)[f"account_seconds_total|{name}"] for name in ("attributed", "unobserved")) == 7
 
 
+def test_one_that_came_and_went_between_two_looks_has_its_time_and_energy():
+    node = meters()
+    node.allocation(held(), moment(0))
+    run(node, SEVEN[:4], WORKING)
+    first, second = (Holding("GPU-0", owner(name), since_s=BEGIN_S + s) for name, s in (("a", 3.25), ("b", 3.5)))
+    ends = {owner("a").pod_uid: BEGIN_S + 3.5, owner("b").pod_uid: BEGIN_S + 3.75}
+    node.allocation(held(s=3.9, brief=(first, second), ended_s=ends), moment(3.9))
+    run(node, SEVEN[4:5], WORKING)
+    node.allocation(held(s=4.9, ended_s=ends), moment(4.9))
+    run(node, SEVEN[5:], WORKING)
+    for name in ("a", "b"):
+        assert (job(node, name)["allocated_seconds_total"], energy(job(node, name))) == (0.25, 25)
+    assert [(one.job_name, one.final) for one in node.receipts()] == [("a", True), ("b", True)]
+    assert accounts(node)["account_seconds_total|unallocated"] == 6.5
+
+
 def test_a_gpu_that_is_there_later_has_no_time_before():
     node = meters()
     node.failed()

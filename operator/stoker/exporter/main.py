@@ -222,7 +222,7 @@ def _push(options: Options) -> Push | None:
 def _allocation(options: Options, loop: PollLoop) -> tuple[Allocations, float]:
     """Where allocations come from, and how often they are read."""
     if options.allocation == "workers" and options.workers is not None:
-        return FolderAllocation(options.workers, lambda: loop.gpus), FOLDERS_EVERY_S
+        return FolderAllocation(options.workers, lambda: loop.gpus, began_at=process_began().at), FOLDERS_EVERY_S
     if options.allocation == "kubelet":
         from .allocation.jobs import PodJobs
         from .allocation.kubelet import EVERY_S, KubeletAllocation

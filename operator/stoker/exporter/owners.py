@@ -56,6 +56,8 @@ class Allocation:
     is unobserved, as with `known=False`, never unallocated."""
     ended_s: dict[str, float] = field(default_factory=dict)
     """Pod's uid → CLOCK_BOOTTIME seconds of its end, of pods that have ended lately, where that is known."""
+    brief: tuple[Holding, ...] = ()
+    """What began and ended since the allocation before; its end is in `ended_s`."""
     simulated: tuple[str, ...] = ()
     """Uuids that are slots, not devices (`stoker up --virtual-gpus`)."""
 

@@ -138,6 +138,32 @@ def test_one_after_the_other_on_one_gpu(workers, allocation):
     assert owners(allocation.read()) == {"GPU-0000": "u2"}
 
 
+def test_who_came_and_went_between_two_looks_is_said_once(workers):
+    gpus = []
+    allocation = FolderAllocation(workers.path, lambda: gpus)
+    for uid in ("u1", "u2"):
+        workers.end(workers.start(uid, "GPU-0000"))
+    for _ in range(2):  # as long as no GPU is known no hold can begin
+        read = allocation.read()
+        assert read.holdings == () and {one.owner.pod_uid for one in read.brief} == {"u1", "u2"}
+        assert [one.method for one in read.brief] == ["exclusive"] * 2
+        assert all(one.since_s < read.ended_s[one.owner.pod_uid] <= read.mono_s for one in read.brief)
+    gpus.append(gpu(0))
+    assert len(allocation.read().brief) == 2 and allocation.read().brief == ()
+    gpus.clear()
+    early = workers.start("u0", "GPU-0000")
+    assert owners(allocation.read()) == {"GPU-0000": "u0"}
+    workers.end(early)
+    gpus.append(gpu(0))
+    assert [one.owner.pod_uid for one in allocation.read().brief] == ["u0"], "it was seen when it could have no hold"
+    lives = workers.start("u3", "GPU-0000")
+    assert owners(allocation.read()) == {"GPU-0000": "u3"}
+    workers.end(lives)
+    read = allocation.read()
+    assert read.brief == () and "u3" in read.ended_s, "it was seen"
+    assert FolderAllocation(workers.path, lambda: gpus).read().brief == (), "an exporter before it saw them"
+
+
 def test_simulated_gpus_are_marked(workers, allocation):
     workers.start("u1", "SIM-0", simulated_gpus=True)
     workers.start("u2", "GPU-0000")

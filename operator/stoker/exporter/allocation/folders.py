@@ -55,6 +55,8 @@ class _Known:
     order: _Order | None
     over: bool = False
     """The worker has ended; none is started in its folder again."""
+    is_noted: bool = False
+    """It was said to hold GPUs, when there were any."""
     begun_at: float = 0.0
     ended_at: float | None = None
     """Unix seconds: when started.json and the exit record were written. None: no record, or it lives."""
@@ -69,11 +71,15 @@ class FolderAllocation:
         gpus: Callable[[], Sequence[GpuReading]] = tuple,
         clock: Clock = boottime_s,
         wall: Clock = time.time,
+        began_at: float | None = None,
     ) -> None:
+        """`began_at`: Unix seconds since when workers are its business; None: since now."""
         self._workers = workers
         self._gpus = gpus
         self._clock, self._wall = clock, wall
         self._good_s = clock()
+        self._looked_at = wall() if began_at is None else began_at
+        """Unix seconds; until the GPUs are known: the begin."""
         self._known: dict[str, _Known] = {}
         self._trouble: Reason | None = None
 
@@ -97,26 +103,38 @@ class FolderAllocation:
         living = [known for known in map(self._look, names) if known is not None]
         orders = {known.order: known.begun_at for known in living if known.order is not None}
         unreadable = len(living) - len(orders)
-        passed_s = now - self._wall()  # from the wall clock to CLOCK_BOOTTIME
+        at, devices = self._wall(), Devices(self._gpus())
+        passed_s = now - at  # from the wall clock to CLOCK_BOOTTIME
+        came_and_went = [known for known in self._known.values() if self._is_new(known)]
+        brief = {known.order: known.begun_at for known in came_and_went if known.order is not None}
         ends = {
             known.order.owner.pod_uid: known.ended_at + passed_s
             for known in self._known.values()
             if known.order is not None and known.ended_at is not None and known.ended_at + passed_s > now - ENDS_KEPT_S
         }
         self._good_s, self._trouble = now, None
-        holdings = tuple(_holdings({order: at + passed_s for order, at in orders.items()}))
+        holdings = tuple(_holdings({order: since + passed_s for order, since in orders.items()}))
+        if devices.gpus or any(order.simulated for order in (*orders, *brief)):
+            self._looked_at = at
+            for known in (*living, *came_and_went):
+                known.is_noted = True
         held = {holding.uuid for holding in holdings}
-        devices = Devices(self._gpus())
         unseen = len({uuid for uuid in held if devices.gpus and not devices.shows(uuid)})
         why = {Reason.LAUNCH_UNREADABLE: unreadable, Reason.DEVICE_UNSEEN: unseen}
         return Allocation(
             now,
             holdings,
+            # Each by itself: they held them one after another.
+            brief=tuple(one for order, since in brief.items() for one in _holdings({order: since + passed_s})),
             unattributed={str(reason): count for reason, count in why.items() if count},
             doubtful=tuple(sorted(devices.holdable - held)) if unreadable else (),
             ended_s=ends,
-            simulated=tuple(sorted({uuid for order in orders if order.simulated for uuid in order.uuids})),
+            simulated=tuple(sorted({uuid for order in (*orders, *brief) if order.simulated for uuid in order.uuids})),
         )
+
+    def _is_new(self, known: _Known) -> bool:
+        """It has ended since the look before, and was not said to live."""
+        return known.ended_at is not None and known.ended_at > self._looked_at and not known.is_noted
 
     def _look(self, name: str) -> _Known | None:
         """The folder's worker if it lives. Raises: PermissionError."""

@@ -115,6 +115,8 @@ class Allocated:
         before = len(self._ledger.holds)
         self._since_ns, self._began = 0 if self._began else now.mono_ns, self._began or self._known
         holding_on = {id(hold) for hold in (self._hold(holding, now) for holding in holdings) if hold is not None}
+        for holding in allocation.brief if allocation is not None and self._known else ():
+            self._hold(holding, now)  # and `ends` says until when
         gone = [hold for hold in self._ledger.holds if hold.ended_ns is None and id(hold) not in holding_on]
         for hold in gone:
             until_s = ends.get(hold.owner.pod_uid)
