@@ -82,9 +82,10 @@ def unchanged(annotation: Any, marks: Iterable[Any], path: str = "") -> str:
     old, new = f"oldSelf{path}", f"self{path}"
     if QUANTITY in (*marks, *_all_args(annotation)):
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            return " && ".join(
+            each = " && ".join(
                 _with_presence(f"{path}.{info.alias or name}", info) for name, info in annotation.model_fields.items()
             )
+            return f"{new} == {old} || ({each})"
         old, new = f"string({old})", f"string({new})"
     return f"{new} == {old}"
 

@@ -85,7 +85,8 @@ def _immutable() -> Iterable[Rule]:
     """Fields without a default neither come nor go. That values stay is a rule at each field (`of_field`).
 
     Cost: of each field that a rule names the API server makes a table of all fields beside it, at each write of a
-    status too. So a rule stands as near its field as it can, and names first what decides it most often.
+    status too. So a rule stands as near its field as it can, names first what decides it most often, and names what it
+    needs much of once, by `[self.gpu].all(gpu, ...)`: at each write 0.8 MB are taken, 1.8 MB with all rules here.
     """
     for name, info in TrainingJobSpec.model_fields.items():
         if name not in MUTABLE and is_optional(info.annotation):
@@ -143,9 +144,9 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             field="cancel",
         ),
         Rule(
-            "self.gpusPerWorker > 0 || (size(self.gpu.models) == 0 && !has(self.gpu.minMemory)"
-            " && !has(self.gpu.minComputeCapability) && !has(self.gpu.maxPower)"
-            f" && self.gpu.resource == {quoted(GPU_RESOURCE)})",
+            "self.gpusPerWorker > 0 || [self.gpu].all(gpu, size(gpu.models) == 0 && !has(gpu.minMemory)"
+            " && !has(gpu.minComputeCapability) && !has(gpu.maxPower)"
+            f" && gpu.resource == {quoted(GPU_RESOURCE)})",
             "gpu says which GPUs, but gpusPerWorker is 0; ask for at least one or leave gpu out",
             field="gpu",
         ),
