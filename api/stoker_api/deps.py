@@ -86,6 +86,8 @@ class Deps:
     """Where the dashboards are, for links of the web page; '': nowhere."""
     idle: IdleRule = field(default_factory=IdleRule)
     """For jobs that say nothing themselves."""
+    burn_in: bool = False
+    """The operator tests sick GPUs before they come back."""
     scraping: Scraping | None = None
     """Where metrics are served; None: where pods say so."""
     topology: tuple[str, ...] | None = None

@@ -45,10 +45,12 @@ class GpuHealthKeeper:
         clock: Clock,
         *,
         on_cluster: bool,
+        burn_in: bool,
     ) -> None:
-        """`on_cluster`: nodes come and go there; what is known of their GPUs goes with them."""
+        """`on_cluster`: nodes come and go there; what is known of their GPUs goes with them. `burn_in`: the operator
+        tests GPUs before they come back."""
         self._store, self._nodes, self._health, self._clock = store, nodes, health, clock
-        self._on_cluster = on_cluster
+        self._on_cluster, self._burn_in = on_cluster, burn_in
         self._began_s = clock.monotonic()
         self._heard_s: dict[str, float] = {}
         """By node."""
@@ -59,7 +61,9 @@ class GpuHealthKeeper:
         if node is None:
             raise UnknownNode(report.node)
         self._hear(report.node)
-        await self._change(node.key, node, lambda known: assessed(known, report, self._clock.now()))
+        await self._change(
+            node.key, node, lambda known: assessed(known, report, self._clock.now(), burn_in=self._burn_in)
+        )
 
     async def take_devices(self, pod: Pod) -> bool:
         """What the kubelet says of the GPUs of a worker. False: no exporter has reported them yet.

@@ -92,6 +92,7 @@ class ApiOptions:
     grafana: str = ""
     idle_after: float = 1800.0
     idle_action: str = IdleAction.NOTIFY.value
+    burn_in: bool = True
     push: PushOptions | None = None
 
 
@@ -181,6 +182,9 @@ class _CannotStart(Exception):
     type=click.Choice([action.value for action in IdleAction]),
     default=IdleAction.NOTIFY.value,
     help="What follows: an event on the job, that and suspend, or nothing.",
+)
+@click.option(
+    "--burn-in/--no-burn-in", default=True, help="As the operator's: a GPU stays sick until it has passed a test."
 )
 @click.option("--allow-host", "allow_hosts", multiple=True, help="A name people and workers call this server by.")
 @click.option(
@@ -281,6 +285,7 @@ async def _serve(
             prices=prices,
             grafana=grafana,
             idle=IdleRule(options.idle_after, IdleAction(options.idle_action)),
+            burn_in=options.burn_in,
         )
         async with asyncio.TaskGroup() as tasks:
             parts = [tasks.create_task(cache.run()) for cache in deps.caches.values()]

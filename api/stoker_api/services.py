@@ -170,7 +170,12 @@ class Services:
             curve_streams=curve_streams,
             gpu_events=GpuEvents(deps.store),
             gpu_health=GpuHealthKeeper(
-                deps.store, deps.nodes, deps.health, deps.clock, on_cluster=deps.runtimes is not None
+                deps.store,
+                deps.nodes,
+                deps.health,
+                deps.clock,
+                on_cluster=deps.runtimes is not None,
+                burn_in=deps.burn_in,
             ),
             idle=IdleWatch(
                 deps.store,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 from stoker.spec.gpu_health import HEALTH, GpuCause, GpuHealth, GPUNodeHealth, SickCause
-from stoker.spec.names import GPU_RESOURCE
+from stoker.spec.names import BURN_IN, GPU_RESOURCE
 from stoker.spec.node import CORDONED, NODES, Gpu, GPUNode
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
@@ -31,11 +31,12 @@ _PLUGIN_SEES = frozenset(
 
 
 class NodeCaches:
-    """`nodes`: to be used instead of a watch cache of nodes. `health`: what it is joined with."""
+    """`nodes`: to be used instead of a watch cache of nodes. `plain`, `health`: what is joined in it."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
+        self.plain = WatchCache(store, NODES, clock=clock)
         self.health = WatchCache(store, HEALTH, clock=clock)
-        self.nodes = JoinedCache(WatchCache(store, NODES, clock=clock), self.health, joined)
+        self.nodes = JoinedCache(self.plain, self.health, joined)
 
 
 def joined(node: GPUNode, health: GPUNodeHealth | None) -> GPUNode:
@@ -71,7 +72,11 @@ def gpus_with_health(gpus: tuple[Gpu, ...], health: GPUNodeHealth | None) -> tup
     if health is None:
         return gpus
     why = {gpu.uuid: sick_message(gpu, causes) for gpu, causes in health.sick()}
-    why |= {one.gpu: CORDONED for one in health.spec.cordons if one.gpu and one.gpu not in why}
+    for one in health.spec.cordons:
+        if one.by == BURN_IN:
+            why[one.gpu] = "; ".join(filter(None, (why.get(one.gpu), one.reason)))
+        elif one.gpu:
+            why.setdefault(one.gpu, CORDONED)
     if all(gpu.uuid for gpu in gpus):
         blamed = {gpu.uuid for gpu in health.blamed()}
         limit_of = {gpu.uuid: gpu.power_limit_watts for gpu in health.status.gpus}

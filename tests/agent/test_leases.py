@@ -207,3 +207,17 @@ def test_a_gpu_that_held_back_a_gang_comes_last():
     made = table(blamed, gpu(1), gpu(2, gib=192))
     assert made.take("p0", ("j0", 1), Wish(gpus=2), peers=1).gpu_uuids == ("G1", "G2")
     assert made.take("p1", ("j1", 1), Wish(gpus=1), peers=1).gpu_uuids == ("G0",)
+
+
+def test_a_burn_in_gets_the_very_gpu_that_is_sick_and_waits_for_it():
+    sick = {"unavailable": "sick: XID 79"}
+    leases = LeaseTable(
+        range(1000, 1100), lambda port: True, lambda gpus: tuple(one.model_copy(update=sick) for one in gpus)
+    )
+    leases.set_inventory((gpu(0), gpu(1), gpu(2, unavailable="lost")))
+    assert leases.take("a", ("j", 1), Wish(gpus=1, uuid="G1")).gpu_uuids == ("G1",)
+    with pytest.raises(HeldByOthers, match="asks for 1 GPU named G1, 0 free"):
+        leases.take("b", ("k", 1), Wish(gpus=1, uuid="G1"))
+    for gone in ("G2", "G9"):
+        with pytest.raises(CannotLease):
+            leases.take("b", ("k", 1), Wish(gpus=1, uuid=gone))

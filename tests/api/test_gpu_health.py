@@ -194,7 +194,7 @@ async def test_an_exporter_reports_or_is_silent_or_was_never_there(world, monkey
     assert await exporter_state(world) == "Reports"
     await stored(world)
     deps = world.deps
-    anew = GpuHealthKeeper(deps.store, deps.nodes, deps.health, clock, on_cluster=False)
+    anew = GpuHealthKeeper(deps.store, deps.nodes, deps.health, clock, on_cluster=False, burn_in=False)
     assert anew.exporter(deps.nodes.get(NODE)) == "Reports", "an api that has just started waits for it"
     late_s *= 2
     assert anew.exporter(deps.nodes.get(NODE)) == "Silent"

@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import yaml
@@ -243,10 +243,10 @@ def test_a_budget_never_blocks_a_drain(replicas: int) -> None:
     assert all(one["spec"]["maxUnavailable"] < replicas for one in budgets)
 
 
-@pytest.mark.parametrize("whose", ["operator", "leader", "api"])
-def test_rights_that_other_tests_run_with_are_the_charts(whose: Literal["operator", "leader", "api"]) -> None:
+@pytest.mark.parametrize("whose", chart_rights.FILES)
+def test_rights_that_other_tests_run_with_are_the_charts(whose: chart_rights.Whose) -> None:
     """tests/kube runs the operator, tests/api the api, with these and no others."""
-    kind = "Role" if whose == "leader" else "ClusterRole"
+    kind = "Role" if whose in chart_rights.IN_ITS_NAMESPACE else "ClusterRole"
     [role] = [one for one in of_kind({}, kind) if one["metadata"]["name"] == f"stoker-{whose}"]
     assert role["rules"] == chart_rights.rules(whose)
 

@@ -12,7 +12,7 @@ from stoker.controller.render import CannotRender
 from stoker.controller.render_kube import ClusterSettings, render_pod, render_service
 from stoker.controller.render_reader import render_reader
 from stoker.controller.render_volumes import Source, checkpoint_claim, is_ephemeral
-from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
+from stoker.spec.job import GpuTest, Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.runtime import TrainingRuntimeSpec
 
@@ -91,6 +91,15 @@ def test_a_gang_finds_its_first_worker_by_name_before_anyone_is_ready() -> None:
         assert render_service(subject) == render_service(elastic) is not None, "it may have more in the next"
     assert env(pod(job(1)))["MASTER_ADDR"] == "127.0.0.1"
     assert "hostname" not in pod(job(1))["spec"]
+
+
+def test_a_burn_in_may_go_where_the_taint_for_its_gpu_keeps_others_off() -> None:
+    test = GpuTest(gpu="GPU-0", at=datetime(2026, 11, 24, tzinfo=UTC))
+    plain = job(gpusPerWorker=1)
+    tests = plain.model_copy(update={"status": plain.status.model_copy(update={"burn_in": test})})
+    added = [one for one in pod(tests)["spec"]["tolerations"] if one not in pod(plain)["spec"]["tolerations"]]
+    assert [one["key"] for one in added] == ["stoker.dev/sick-gpu"]
+    assert env(pod(tests))["STOKER_GPU_TESTED"] == "GPU-0" and "STOKER_GPU_TESTED" not in env(pod(plain))
 
 
 def test_the_supervisor_is_put_beside_any_image() -> None:

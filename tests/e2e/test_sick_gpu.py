@@ -1,6 +1,7 @@
-"""A GPU falls off the bus on a real `stoker up` over the fake NVML: the job goes on elsewhere, none lands there again.
+"""A GPU falls off the bus on a real `stoker up` over the fake NVML: the job goes on elsewhere, none lands there again
+until an administrator says so, or a burn-in is passed.
 
-Prints the seconds from the XID to the job running elsewhere (goal: 10).
+Prints the seconds from the XID to the job running elsewhere (goal: 10), and until the GPU is back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from stoker.client.client import Client
+from stoker.client.errors import ApiError
 from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.names import SYSTEM_PROJECT
 from stoker.spec.rest import NodeWithUsage
 from tests.support.harness import running, until
 from tests.support.nvml_scenario import NoCompiler, Scenario
@@ -32,6 +35,18 @@ def save(*_):
 signal.signal(signal.SIGTERM, save)
 while True:
     time.sleep(0.1)
+"""
+TORCH_WITH_A_GPU = """
+import os, sys
+if "stoker_trainer.burn_in" in sys.orig_argv:  # what there is of CUDA here: the host, under the leased GPU's name
+    import torch
+    from types import SimpleNamespace
+    host, leased = torch.device("cpu"), os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+    torch.cuda.device_count = lambda: len(leased)
+    torch.cuda.get_device_properties = lambda number: SimpleNamespace(uuid=leased[number].removeprefix("GPU-"))
+    torch.device = lambda *named: host
+    whole = torch.empty
+    torch.empty = lambda size, **how: whole(min(size, 1 << 18), **how)  # of its memory a little will do
 """
 SAYS = ["sh", "-c", "echo gpu $CUDA_VISIBLE_DEVICES"]
 SMALL = {"gpusPerWorker": 1, "cpu": "100m", "memory": "64Mi"}
@@ -56,16 +71,10 @@ def _runs(client: Client, name: str, attempt: int) -> TrainingJob | None:
 def test_xid_79_moves_the_job_and_nothing_lands_there_until_an_administrator_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        (tmp_path / "nvml").mkdir()
-        scenario = Scenario(tmp_path / "nvml")
-        for _ in range(GPUS):
-            scenario.add_gpu()
-        env = scenario.write().env()
-    except NoCompiler as error:
-        pytest.skip(str(error))
+    scenario, env = _machine(tmp_path)
     trainer = {"command": [sys.executable, "-c", SAVES], "workingDir": "/"}
-    with running(tmp_path / "data", "--cpus", "8", "--memory", "8Gi", env=env) as server, server.client() as client:
+    options = ("--cpus", "8", "--memory", "8Gi", "--no-burn-in")
+    with running(tmp_path / "data", *options, env=env) as server, server.client() as client:
         until(lambda: _node(client).status.gpus, timeout_s=20)
         client.submit({"trainer": trainer, **SMALL, "stop": STOPPED}, name="moved")
         client.wait("moved", until=["Running"])
@@ -101,6 +110,44 @@ def test_xid_79_moves_the_job_and_nothing_lands_there_until_an_administrator_say
         until(lambda: "sick: XID 79 since" in client.why("both").summary, timeout_s=20)
         client.uncordon("local", gpu=sick)
         client.wait("both", until=["Running"])
+
+
+def test_once_it_is_over_a_burn_in_runs_on_that_gpu_and_it_takes_jobs_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    scenario, env = _machine(tmp_path)
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/sitecustomize.py").write_text(TORCH_WITH_A_GPU)
+    env["PYTHONPATH"] = str(tmp_path / "torch")
+    options = ("--cpus", "8", "--memory", "8Gi", "--burn-in-seconds", "0", "--pass-env", "PYTHONPATH")
+    with running(tmp_path / "data", *options, env=env) as server, server.client() as client:
+        until(lambda: _is_reported(client), timeout_s=30)
+        at = time.time() + 0.2
+        scenario.xid(0, at, 79)
+        scenario.write()
+        until(lambda: _node(client).status.sick, timeout_s=20)
+        sick = _node(client).status.sick[0].uuid
+        client.submit({"trainer": {"command": SAYS}, **SMALL, "gpusPerWorker": GPUS}, name="both")
+        client.wait("both", timeout=80)
+        with capsys.disabled():
+            print(f"\nXID 79 to the GPU leased again: {time.time() - at:.1f} s")
+        (test,) = client.ls(project=SYSTEM_PROJECT)
+        assert test.status.burn_in is not None and test.status.burn_in.gpu == sick and test.status.attempt == 1
+        assert b'"passed": true' in b"".join(client.log_bytes(test.metadata.name, project=SYSTEM_PROJECT))
+        with pytest.raises(ApiError, match="Stoker's own jobs"):
+            client.submit({"trainer": {"command": SAYS}, **SMALL}, name="mine", project=SYSTEM_PROJECT)
+
+
+def _machine(folder: Path) -> tuple[Scenario, dict[str, str]]:
+    try:
+        (folder / "nvml").mkdir()
+        scenario = Scenario(folder / "nvml")
+        for _ in range(GPUS):
+            scenario.add_gpu()
+        return scenario, scenario.write().env()
+    except NoCompiler as error:
+        pytest.skip(str(error))
 
 
 def _is_reported(client: Client) -> bool:

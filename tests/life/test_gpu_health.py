@@ -90,6 +90,20 @@ def test_faults_stay_until_an_administrator_clears_them_and_states_end(facts: di
     assert codes(known(facts, facts, cleared_at=NOW + timedelta(seconds=30))) == [], "and is not found again"
 
 
+def test_where_gpus_are_tested_a_state_that_is_over_stays_until_it_is_cleared() -> None:
+    health = known({"recoveryAction": 1})
+    well = GpusReport.model_validate({"node": "n", "gpus": [{"uuid": "GPU-0", "index": 0}]})
+
+    def after(health: GPUNodeHealth, hours: int) -> GPUNodeHealth:
+        status = GPUNodeHealthStatus(gpus=assessed(health, well, NOW + timedelta(hours=hours), burn_in=True))
+        return health.model_copy(update={"status": status})
+
+    over = after(after(health, 1), 2)
+    assert over.status.gpus[0].causes[0].ends == NOW + timedelta(hours=1), "since it was first read to be well"
+    passed = GPUNodeHealthSpec(cleared=(Cleared(gpu="GPU-0", at=NOW + timedelta(hours=2)),))
+    assert after(over.model_copy(update={"spec": passed}), 3).status.gpus[0].causes == ()
+
+
 def test_what_happens_again_after_it_was_cleared_counts() -> None:
     cleared_at = NOW + timedelta(seconds=30)
     again = known(xid(79), xid(79, T + 45), cleared_at=cleared_at)

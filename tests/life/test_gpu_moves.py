@@ -9,7 +9,7 @@ import pytest
 
 from stoker.life.gpu_moves import MOVES, moved_for, parse_moves
 from stoker.spec.gpu_health import GpuHealth, SickCause
-from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.job import GpuTest, Phase, TrainingJob
 from stoker.spec.outcome import Category, Intent
 from stoker.spec.reasons import Code
 from stoker.spec.worker import Checkpoint, Progress
@@ -58,6 +58,11 @@ def test_what_is_over_moves_no_one() -> None:
     rests = gpu.causes[0].model_copy(update={"ends": NOW + timedelta(hours=1)})
     over = gpu.model_copy(update={"causes": (rests,)})
     assert moved_for(gang.job(progress=saved(9)), [(node, over)], MOVES) == ""
+
+
+def test_a_burn_in_stays_on_the_gpu_that_it_tests() -> None:
+    assert moved_for(gang.job(), [sick("OffTheBus")], MOVES) == SAID
+    assert moved_for(gang.job(burn_in=GpuTest(gpu="GPU-0", at=NOW)), [sick("OffTheBus")], MOVES) == ""
 
 
 def test_the_administrator_decides() -> None:

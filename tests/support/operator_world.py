@@ -30,7 +30,8 @@ class OperatorWorld:
         clock = SystemClock()
         self.jobs = WatchCache(own, JOBS, clock=clock)
         self.queues = WatchCache(own, QUEUES, clock=clock)
-        self.nodes = NodeCaches(own, clock).nodes
+        self.known = NodeCaches(own, clock)
+        self.nodes = self.known.nodes
         self.runtimes = WatchCache(own, RUNTIMES, clock=clock)
         self.caches: list[WatchCache[Any]] = [self.jobs, self.queues, self.nodes, self.runtimes, pods]
         self.options: dict[str, Any] = {}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from stoker.life.burn_in import FAILED  # noqa: E402
 from stoker_trainer import burn_in  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -56,8 +58,13 @@ def test_it_says_what_it_found_and_exits_by_it(
     said = json.loads(done.stdout)
     assert (done.returncode, said["passed"], said["wrong_words"]) == (0, True, 0), done.stderr
     assert set(said["copy_gb_s"]) == {"to", "from"} and min(said["copy_gb_s"].values()) > 0
-    assert burn_in.main([*small, "--least-gb-s", "1e9"]) == 1
+    assert burn_in.main([*small, "--least-gb-s", "1e9"]) == burn_in.FAILED
     assert not json.loads(capsys.readouterr().out)["passed"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert burn_in.main(["--seconds", "0"]) == 2
-    assert "no GPU is visible" in capsys.readouterr().err
+    assert burn_in.main(["--seconds", "0"]) == burn_in.ABSENT
+    assert "a GPU is not visible here; none is" in capsys.readouterr().err
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=f"a{number}"))
+    assert burn_in.main(["--gpu", "GPU-b"]) == burn_in.ABSENT
+    assert "GPU-b is not visible here; GPU-a0, GPU-a1 is" in capsys.readouterr().err
+    assert burn_in.FAILED == FAILED

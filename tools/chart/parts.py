@@ -32,6 +32,16 @@ class Topology(Values):
     """Keys of node labels, outermost first, that say which nodes are close together: a job may ask for one of them."""
 
 
+class BurnIn(Values):
+    enabled: bool = True
+    """Test a sick GPU, once what was wrong with it is over, and let it take jobs again only if it passes. Else what is
+    over counts no more."""
+    image: str = ""
+    """With Stoker's trainer in it, by its full name. Empty: image.trainer."""
+    seconds: Annotated[int, Field(ge=0, le=3600)] = 10
+    """How long each test multiplies matrices."""
+
+
 class Health(Values):
     moves: dict[SickCause, Move] = {}
     """Cause of a sick GPU → when a job that has it is saved and moved: `now`, `checkpoint` (once it has saved since) or
@@ -39,6 +49,7 @@ class Health(Values):
     taint: bool = False
     """Keep other people's pods off nodes that are left out for a sick GPU, by the taint stoker.dev/sick-gpu:NoSchedule.
     The operator may change nodes then."""
+    burn_in: BurnIn = BurnIn()
 
 
 class DisruptionBudget(Values):

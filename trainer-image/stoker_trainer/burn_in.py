@@ -1,10 +1,12 @@
 """Whether GPUs compute, remember and carry what they should: a test of seconds before one takes jobs again.
 
-    python -m stoker_trainer.burn_in [--seconds S] [--memory-share X] [--least-gb-s N]
+    python -m stoker_trainer.burn_in [--gpu UUID] [--seconds S] [--memory-share X] [--least-gb-s N]
 
-Of each visible GPU, one after the other: products of matrices of -1, 0 and 1, which every precision gets exactly right;
-a pattern in most of its free memory, and its inverse; copies from and to the host. Prints one JSON object
-a line, exits 1 if any GPU failed. Never trains; knows nothing of jobs. Run by administrators (docs/gpu-health.md).
+Of each visible GPU, or of the one that is named, one after the other: products of matrices of -1, 0 and 1, which every
+precision gets exactly right; a pattern in most of its free memory, and its inverse; copies from and to the host. Prints
+one JSON object a line. Exits with FAILED if a GPU failed, ABSENT if there is none or not the one that is named, 1 if
+the test itself broke. Never trains; knows nothing of jobs. Run by the operator's burn-ins and by administrators
+(docs/gpu-health.md).
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ _WORD = 8
 _STEP = -7046029254386353131
 """An odd number (2**64 over the golden ratio): word n is n times it, so that neighbours share no bits."""
 _COPY_BYTES = 1 << 28
+
+FAILED, ABSENT = 3, 4
+"""Exit codes, which the operator reads (`stoker.life.burn_in`)."""
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -138,8 +143,12 @@ def tested(device: torch.device, seconds: float, memory_share: float, least_gb_s
 def _name(device: torch.device) -> dict[str, str]:
     if device.type != "cuda":
         return {}
-    found = torch.cuda.get_device_properties(device)
-    return {"model": found.name, "uuid": f"GPU-{getattr(found, 'uuid', '')}"}
+    return {"model": torch.cuda.get_device_properties(device).name, "uuid": _uuid(device.index)}
+
+
+def _uuid(number: int) -> str:
+    """As NVML has it."""
+    return f"GPU-{getattr(torch.cuda.get_device_properties(number), 'uuid', '')}"
 
 
 def _memory_bytes(device: torch.device, share: float) -> int:
@@ -149,22 +158,25 @@ def _memory_bytes(device: torch.device, share: float) -> int:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="stoker_trainer.burn_in", description="Test the visible GPUs.")
+    parser.add_argument("--gpu", metavar="UUID", help="only this one [default: all that are visible]")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each GPU's products [default: 10]")
     parser.add_argument("--memory-share", type=float, default=0.8, help="of its free memory [default: 0.8]")
     parser.add_argument("--least-gb-s", type=float, default=0.0, help="slower copies fail the GPU [default: 0]")
     parser.add_argument("--cpu", action="store_true", help="test the host instead: whether the test itself works")
     given = parser.parse_args(argv)
-    gpus = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    uuids = [] if given.cpu else [_uuid(number) for number in range(torch.cuda.device_count())]
+    gpus = [torch.device("cuda", number) for number, uuid in enumerate(uuids) if given.gpu in (None, uuid)]
     devices = [torch.device("cpu")] if given.cpu else gpus
     if not devices:
-        sys.stderr.write("no GPU is visible\n")
-        return 2
+        seen = ", ".join(uuids) or "none"
+        sys.stderr.write(f"{given.gpu or 'a GPU'} is not visible here; {seen} is\n")
+        return ABSENT
     found = []
     for device in devices:
         found.append(tested(device, given.seconds, given.memory_share, given.least_gb_s))
         sys.stdout.write(json.dumps(found[-1]) + "\n")
         sys.stdout.flush()
-    return 0 if all(one["passed"] for one in found) else 1
+    return 0 if all(one["passed"] for one in found) else FAILED
 
 
 if __name__ == "__main__":

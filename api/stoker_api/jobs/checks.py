@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from stoker.spec.job import ENDED, JOBS, TrainingJob, TrainingJobSpec
 from stoker.spec.meta import Key, Kind
-from stoker.spec.names import DEFAULT_QUEUE
+from stoker.spec.names import DEFAULT_QUEUE, SYSTEM_PROJECT
 from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.reasons import Reason
 from stoker.spec.runtime import DEFAULT_RUNTIME, RUNTIMES, TrainingRuntime, effective_runtime
@@ -156,6 +156,9 @@ class Checks:
     async def check(self, principal: Principal, job: TrainingJob) -> None:
         """Raises: Problem if the job can't be taken here, from this caller, or could never run."""
         if self._runtimes is None:
+            if job.metadata.namespace == SYSTEM_PROJECT:
+                detail = f"Project {SYSTEM_PROJECT!r} is for Stoker's own jobs; choose another project."
+                raise Problem(ProblemCode.FORBIDDEN, detail)
             faults = needs_cluster(job.spec)
             if faults:
                 raise Problem(ProblemCode.CLUSTER_ONLY, f"{faults[0].pointer} {faults[0].detail}.", errors=faults)

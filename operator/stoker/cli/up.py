@@ -25,12 +25,14 @@ import uvloop
 from stoker.cli.local_exporter import LocalExporter, LocalScraping
 from stoker.cli.up_options import UpOptions
 from stoker.client.config import data_folder
+from stoker.controller.burn_ins import BurnIns
 from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
 from stoker.controller.jobs import PODS_BY_JOB, job_of
 from stoker.controller.metrics import OperatorMetrics, reading
 from stoker.controller.operator import Operator
 from stoker.heap import hold_heap_together
+from stoker.life.burn_in import BurnIn
 from stoker.local.agent.agent import NodeAgent
 from stoker.local.agent.inventory import NvmlGpus, Together, VirtualGpus
 from stoker.local.agent.logs import WorkerLogs
@@ -45,6 +47,7 @@ from stoker.nvml import has_driver
 from stoker.process import keep_loaded, set_up_logging, stop_on_signals
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Key
+from stoker.spec.names import SYSTEM_PROJECT
 from stoker.spec.node import Gpu
 from stoker.spec.pod import PODS
 from stoker.spec.quantity import format_bytes, format_cpu
@@ -225,6 +228,7 @@ class _Up:
                     usage=usage,
                     curves=curves,
                     idle=self._options.idle_rule(),
+                    burn_in=self._options.burn_in,
                     prices=self._prices,
                     grafana=grafana_url(self._options.grafana),
                     trouble=lambda: store.trouble,
@@ -247,6 +251,19 @@ class _Up:
                     parts.append(tasks.create_task(agent.run()))
                     await agent.ready.wait()
                     parts.append(tasks.create_task(operator.run()))
+                    if self._options.burn_in:
+                        burn_ins = BurnIns(
+                            store,
+                            jobs,
+                            known,
+                            operator.feed,
+                            operator.recorder,
+                            clock,
+                            BurnIn(self._options.burn_in_seconds),
+                            project=SYSTEM_PROJECT,
+                            knows_uuids=True,
+                        )
+                        parts.append(tasks.create_task(burn_ins.run()))
                     parts.append(tasks.create_task(serve(app, sock=self._listening, on_ready=self._announce)))
                     if exporter is not None:
                         parts.append(tasks.create_task(self._export(exporter)))

@@ -41,6 +41,9 @@ class UpOptions:
     usage_half_life: str = "1d"
     gpu_types: tuple[str, ...] = ()
     sick_gpu: tuple[str, ...] = ()
+    burn_in: bool = True
+    """Sick GPUs are tested before they come back."""
+    burn_in_seconds: float = 10.0
     allow_hosts: tuple[str, ...] = ()
     exporter: bool = True
     """Run one, where there is a driver or GPUs are simulated."""

@@ -37,6 +37,7 @@ from stoker.store.clock import SystemClock
 from stoker.store.port import StoreError
 from stoker.store.seam import Seam
 
+from .burn_ins import BurnIns
 from .counters import Counters
 from .job_rows import JobRows
 from .jobs import PODS_BY_JOB, job_of
@@ -106,7 +107,8 @@ class _Process:
             jobs = WatchCache(store, JOBS, clock=clock)
             queues = WatchCache(store, QUEUES, clock=clock)
             runtimes = WatchCache(store, RUNTIMES, clock=clock)
-            nodes = NodeCaches(store, clock).nodes
+            known = NodeCaches(store, clock)
+            nodes = known.nodes
             pods, others = cluster_pods(store, clock, {PODS_BY_JOB: job_of})
             caches: dict[str, WatchCache[Any]] = {
                 "TrainingJob": jobs,
@@ -142,12 +144,24 @@ class _Process:
                         term.create_task(unreadable.run(operator.recorder))
                         if options.taint_sick_nodes:
                             term.create_task(NodeTaints(store, nodes, clock).run())
+                        if options.burn_in is not None:
+                            burn_ins = BurnIns(
+                                store,
+                                jobs,
+                                known,
+                                operator.feed,
+                                operator.recorder,
+                                clock,
+                                options.burn_in,
+                                project=options.namespace,
+                            )
+                            term.create_task(burn_ins.run())
                 finally:
                     self._past_errors += operator.reconcile_errors
                     self._operator = None
 
             def read() -> Reading:
-                known = reading(
+                read = reading(
                     self._operator,
                     caches,
                     leader=election.is_leader,
@@ -156,7 +170,7 @@ class _Process:
                     nodes=nodes.values(),
                 )
                 limit = client.limit
-                return replace(known, calls=self._seam.counts, api_window=limit.window, api_refusals=limit.refusals)
+                return replace(read, calls=self._seam.counts, api_window=limit.window, api_refusals=limit.refusals)
 
             pages, page = self._pages(_registry(OperatorMetrics(read, self._counters, rows)))
             scrapers = ScrapeAuth(TokenReviewer(client), clock)

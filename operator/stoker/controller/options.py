@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from stoker.heap import hold_heap_together
+from stoker.life.burn_in import BurnIn
 from stoker.life.gpu_moves import parse_moves
 from stoker.life.step import Settings
 from stoker.process import set_up_logging
@@ -46,6 +47,8 @@ class OperatorOptions:
     """Its levels: keys of node labels, outermost first."""
     gpu_types: GpuTypes
     taint_sick_nodes: bool
+    burn_in: BurnIn | None
+    """None: no sick GPU is tested."""
     push: PushOptions | None
 
 
@@ -95,6 +98,9 @@ def _options(given: dict[str, Any]) -> OperatorOptions:
         topology=given["topology_level"],
         gpu_types=given["gpu_type"],
         taint_sick_nodes=given["taint_sick_nodes"],
+        burn_in=BurnIn(given["burn_in_seconds"], given["burn_in_image"] or given["trainer_image"])
+        if given["burn_in"]
+        else None,
         push=flags.push_options(given),
     )
 
@@ -166,6 +172,20 @@ def _params() -> list[click.Parameter]:
             False,
             "Keep other people's pods off nodes that are left out for a sick GPU.",
             is_flag=True,
+        ),
+        _option(
+            "--burn-in/--no-burn-in",
+            "STOKER_BURN_IN",
+            True,
+            "Test a sick GPU, once what was wrong is over, before it takes jobs again. As the api's.",
+        ),
+        _option("--burn-in-image", "STOKER_BURN_IN_IMAGE", None, "With the test in it. Absent: --trainer-image."),
+        _option(
+            "--burn-in-seconds",
+            "STOKER_BURN_IN_SECONDS",
+            10.0,
+            "How long such a test multiplies matrices.",
+            type=click.FloatRange(0, 3600),
         ),
         *flags.params(),
     ]

@@ -142,6 +142,8 @@ def worker_env(job: TrainingJob, worker: int, source: str) -> dict[str, str]:
         env["STOKER_GPU_MIN_CAPABILITY"] = spec.gpu.min_compute_capability
     if spec.gpu.max_power is not None:
         env["STOKER_GPU_MAX_POWER"] = str(spec.gpu.max_power)
+    if job.status.burn_in is not None:
+        env["STOKER_GPU_TESTED"] = job.status.burn_in.gpu
     env |= _source_env(job, source)
     if spec.trainer.recipe is not None:
         env["STOKER_TRAINER_CONFIG"] = _trainer_config(job, spec.trainer.recipe)

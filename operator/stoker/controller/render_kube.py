@@ -35,6 +35,7 @@ from stoker.spec.names import GPU_RESOURCE, LABEL_JOB, LABEL_JOB_UID
 from stoker.spec.pod import DATA_CONTAINER, METRICS_PORT_NAME, ContainerPort, EnvSource, EnvVar, FieldRef, Resources
 from stoker.spec.runtime import TrainingRuntimeSpec
 
+from .node_taints import TAINT
 from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, pod_name, secret_env, worker_env
 from .render_volumes import (
     ENVIRONMENTS_DIR,
@@ -260,7 +261,7 @@ def _resources(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Resources:
 def tolerations(
     job: TrainingJob, runtime: TrainingRuntimeSpec, settings: ClusterSettings
 ) -> tuple[KubeToleration, ...]:
-    """What the runtime says, GPU nodes' own taint, and lost nodes for as long as they may be."""
+    """What the runtime says, GPU nodes' own taint (a burn-in: ours, too), and lost nodes for as long as they may be."""
     given = tuple(
         KubeToleration(
             key=one.key or None,
@@ -271,7 +272,10 @@ def tolerations(
         )
         for one in runtime.tolerations
     )
-    gpus = (KubeToleration(key=GPU_RESOURCE),) if job.spec.gpus_per_worker else ()
+    taints = [GPU_RESOURCE] if job.spec.gpus_per_worker else []
+    if job.status.burn_in is not None:
+        taints.append(TAINT.key)
+    gpus = tuple(KubeToleration(key=key) for key in taints)
     known = {one.key for one in given}
     lost = tuple(
         KubeToleration(key=key, effect="NoExecute", toleration_seconds=int(settings.node_lost_s))

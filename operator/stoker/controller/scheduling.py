@@ -16,8 +16,8 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from stoker.life.admission import without_accepted
 from stoker.life.conditions import with_scheduled
+from stoker.life.placement import placed_status
 from stoker.life.preemption import claim_message
 from stoker.life.step import Note
 from stoker.sched.decide import ClaimChange, Decisions, Start, decide
@@ -25,7 +25,6 @@ from stoker.sched.state import SchedulerState
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import JOBS, Phase, ReservationCost, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.outcome import Intent
 from stoker.spec.reasons import Code
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock, wait_for
@@ -170,27 +169,7 @@ class Scheduling:
         if job is None or job.uid != start.uid or job.metadata.resource_version != start.resource_version:
             self._drop(start)
             return
-        nodes = sorted({placed.node for placed in start.placement})
-        where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
-        new = job.status.model_copy(
-            update={
-                "phase": Phase.STARTING,
-                "reason": Code.PLACED,
-                "message": f"placed on {where}",
-                "attempt": job.status.attempt + 1,
-                "intent": Intent.NONE,
-                "placement": start.placement,
-                "gpu_type": start.gpu_type,
-                "placed_at": self._clock.now(),
-                "reservation": None,
-                "claim": None,
-                "queued_at": job.status.queued_at or job.metadata.creation_timestamp,
-                "not_before": None,
-                "observed_generation": job.metadata.generation,
-                "observed_retry_generation": job.spec.retry_generation,
-            }
-        )
-        new = with_scheduled(without_accepted(new), self._clock.now(), job.metadata.generation)
+        new = placed_status(job, start.placement, start.gpu_type, self._clock.now())
         try:
             written = await try_write_status(self._store, job, new)
         except StoreError:
@@ -203,7 +182,7 @@ class Scheduling:
         else:
             self.starts += 1
             self._counters.placed()
-            self._recorder.record(job, Note("Placed", f"attempt {new.attempt}: placed on {where}"))
+            self._recorder.record(job, Note("Placed", f"attempt {new.attempt}: {new.message}"))
 
     def _leave(self, job: TrainingJob) -> None:
         """Schedule without this job until it changes: what is refused now would be refused in every pass."""

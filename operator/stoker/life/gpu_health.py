@@ -1,7 +1,7 @@
 """What a GPU's readings mean: from an exporter's report, or a kubelet's word, to why the GPU takes no new work.
 
 Pure. Owns which XIDs mean the board (those of a program's own mistakes never do), which causes end by themselves and
-which stay until an administrator clears them. Called by the api, which keeps the result.
+which stay until they are cleared (by `burn_in`, or an administrator). Called by the api, which keeps the result.
 Source: NVIDIA "XID errors" (catalogue) and NVML's `nvmlDeviceGpuRecoveryAction_t`.
 """
 
@@ -42,7 +42,7 @@ XIDS = {
     145: SickCause.HARDWARE_FAULT,
 }
 """Any other XID says nothing about the board: most are a program's."""
-_PASSING = frozenset(
+PASSING = frozenset(
     {
         SickCause.LOST,
         SickCause.RECOVERY_ACTION,
@@ -51,7 +51,7 @@ _PASSING = frozenset(
         SickCause.STRAGGLER,
     }
 )
-"""They are over when the readings say so (a GPU is lost while it is reset, too), others when an administrator does."""
+"""They are over when the readings say so (a GPU is lost while it is reset, too)."""
 REST_S = 3600.0
 """How long a GPU that was throttled rests once it no longer is: it would only be heated again."""
 _ACTIONS = {1: "a reset", 2: "a reboot of the node", 3: "its jobs to end", 4: "its jobs to end, and a reset"}
@@ -61,18 +61,20 @@ _ERRORS = "uncorrected memory errors"
 _MEMORY = (SickCause.UNCONTAINED_ERROR, SickCause.CONTAINED_ERROR)
 
 
-def assessed(known: GPUNodeHealth, report: GpusReport, now: datetime) -> tuple[GpuHealth, ...]:
+def assessed(
+    known: GPUNodeHealth, report: GpusReport, now: datetime, *, burn_in: bool = False
+) -> tuple[GpuHealth, ...]:
     """The node's GPUs after the report, by number. One that the exporter no longer expects stays with what an
-    administrator is to clear."""
+    administrator is to clear. `burn_in`: what is over stays until a test has cleared it."""
     before = {gpu.uuid: gpu for gpu in known.status.gpus}
     after = {
-        reading.uuid: _assessed(reading, before.get(reading.uuid), known.cleared_at(reading.uuid), now)
+        reading.uuid: _assessed(reading, before.get(reading.uuid), known.cleared_at(reading.uuid), now, burn_in)
         for reading in report.gpus
     }
     left = [
         gpu.model_copy(update={"causes": lasting, "holders": ()})
         for gpu, causes in known.sick()
-        if gpu.uuid not in after and (lasting := tuple(one for one in causes if one.code not in _PASSING))
+        if gpu.uuid not in after and (lasting := tuple(one for one in causes if one.code not in PASSING))
     ]
     room = MOST_GPUS - len(after)
     return tuple(sorted((*after.values(), *left[:room]), key=lambda gpu: (gpu.index, gpu.uuid)))
@@ -90,7 +92,7 @@ def with_unhealthy(known: GPUNodeHealth, pod: Pod, now: datetime) -> tuple[GpuHe
         is_old = cleared_at is not None and (began is None or began <= cleared_at)
         if gpu.uuid not in said or is_old or any(one.code == SickCause.DEVICE_UNHEALTHY for one in gpu.causes):
             return gpu
-        what = f"its device plug-in calls it unhealthy: {_line(said[gpu.uuid])[:MAX_TEXT]}".removesuffix(": ")
+        what = f"its device plug-in calls it unhealthy: {one_line(said[gpu.uuid])[:MAX_TEXT]}".removesuffix(": ")
         _, cause = _cause(SickCause.DEVICE_UNHEALTHY, now, what)
         causes = tuple(sorted((*gpu.causes, cause), key=lambda one: one.code))
         return gpu.model_copy(update={"causes": causes, "holders": gpu.holders or holders})
@@ -116,7 +118,9 @@ def with_blame(known: GPUNodeHealth, uuid: str, new: GpuBlame) -> tuple[GpuHealt
     return tuple(map(after, known.status.gpus))
 
 
-def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: datetime | None, now: datetime) -> GpuHealth:
+def _assessed(
+    reading: ReportedGpu, before: GpuHealth | None, cleared_at: datetime | None, now: datetime, burn_in: bool
+) -> GpuHealth:
     blames = kept(before.blames if before else (), now, cleared_at)
     states = dict(_states(reading, now, is_cleared=cleared_at is not None))
     if before is not None:
@@ -128,14 +132,14 @@ def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: dateti
         is_cleared = cleared_at is not None and old.since <= cleared_at
         if is_cleared and code in happened:
             del causes[code]  # it happened again
-        elif code in states and code in _PASSING:
+        elif code in states and code in PASSING:
             causes[code] = old.model_copy(update={"message": states[code].message, "ends": None})
         elif code not in states and is_cleared:
             del causes[code]
-        elif code not in states and code in _PASSING:
+        elif code not in states and code in PASSING:
             ends = old.ends or now + timedelta(seconds=REST_S if code == SickCause.THROTTLED else 0.0)
             causes[code] = old.model_copy(update={"ends": ends})
-            if ends <= now:
+            if ends <= now and not burn_in:
                 del causes[code]
     causes = states | happened | causes
     capability = capability_number(reading.compute_capability)
@@ -143,7 +147,7 @@ def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: dateti
         uuid=reading.uuid,
         index=reading.index,
         # A GPU that is lost is still what it was.
-        model=_line(reading.model) or (before.model if before else ""),
+        model=one_line(reading.model) or (before.model if before else ""),
         memory_bytes=reading.memory_bytes or (before.memory_bytes if before else 0),
         compute_capability=capability_text(capability) if capability else before and before.compute_capability,
         power_limit_watts=reading.power_limit_watts,
@@ -157,9 +161,8 @@ def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: dateti
 def _straggler(
     before: GpuHealth, blames: Collection[GpuBlame], cleared_at: datetime | None, now: datetime
 ) -> dict[str, GpuCause]:
-    was = any(
-        one.code == SickCause.STRAGGLER and (cleared_at is None or one.since > cleared_at) for one in before.causes
-    )
+    lasting = (one for one in before.causes if one.ends is None and (cleared_at is None or one.since > cleared_at))
+    was = any(one.code == SickCause.STRAGGLER for one in lasting)
     if not is_straggler(blames, now, was=was):
         return {}
     return dict([_cause(SickCause.STRAGGLER, now, f"too hot: it held back the gangs of {len(blames)} jobs")])
@@ -199,6 +202,6 @@ def _cause(code: SickCause, since: datetime, message: str) -> tuple[str, GpuCaus
     return code.value, GpuCause(code=code.value, since=since, message=message)
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """One line that any terminal may show."""
     return "".join(c if c.isprintable() else " " for c in text).strip()

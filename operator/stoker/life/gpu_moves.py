@@ -42,8 +42,10 @@ def parse_moves(rows: Iterable[str]) -> dict[str, Move]:
 def moved_for(job: TrainingJob, sick: Iterable[tuple[str, GpuHealth]], moves: Mapping[str, Move]) -> str:
     """Why the attempt that is under way is to go on elsewhere, for people; '': it is not, or not yet.
 
-    `sick`: (node, GPU). Only of what the attempt itself has: others of the node stay.
+    `sick`: (node, GPU). Only of what the attempt itself has: others of the node stay. A burn-in is there for it.
     """
+    if job.status.burn_in is not None:
+        return ""
     for node, gpu in sick:
         if not any((one.job_uid, one.attempt) == (job.uid, job.status.attempt) for one in gpu.holders):
             continue

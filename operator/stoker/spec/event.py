@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from .meta import Key, Kind, ObjectMeta, OwnerReference, Resource, StatusModel
-from .names import API_VERSION
+from .names import API_VERSION, DEFAULT_PROJECT
 
 
 class EventType(StrEnum):
@@ -72,7 +72,7 @@ def event_about(
     return Event(
         metadata=ObjectMeta(
             name=f"{name}.{subject.uid[:8]}.{reason.lower()}.{mark}",
-            namespace=namespace,
+            namespace=namespace or DEFAULT_PROJECT,  # as Kubernetes has it for what is in none
             owner_references=(
                 OwnerReference(
                     api_version=subject.api_version, kind=subject.kind, name=name, uid=subject.uid, controller=True

@@ -52,11 +52,12 @@ class GpuCause(StatusModel):
     asks for), RemapPending, Throttled (by the hardware), Straggler (it held back gangs); or what a newer version
     says."""
     since: Moment
-    """When it was first seen, or seen again after an administrator had cleared it."""
+    """When it was first seen, or seen again after it had been cleared."""
     message: str = ""
     """The same for people, for example 'XID 79'."""
     ends: Moment | None = None
-    """It is over, and the GPU rests until then. Absent: it lasts."""
+    """It is over, and the GPU rests until then, and until it has passed a burn-in where there are any. Absent: it
+    lasts."""
 
 
 class GpuBlame(StatusModel):
@@ -110,7 +111,7 @@ class GpuHealth(StatusModel):
     uncorrected_errors: int | None = None
     """Of its memory, since its driver was loaded. Absent: not known."""
     causes: Annotated[tuple[GpuCause, ...], Keyed("code")] = ()
-    """What is wrong with it; empty: nothing. Those that an administrator has cleared don't count."""
+    """What is wrong with it; empty: nothing. Those that have been cleared don't count."""
     holders: tuple[GpuHolder, ...] = ()
     """While something is wrong: which attempts have it."""
     blames: Annotated[tuple[GpuBlame, ...], Keyed("jobUid")] = ()
@@ -132,22 +133,22 @@ class Cordon(SpecModel):
     reason: Annotated[str, Field(max_length=MAX_TEXT)] = ""
     """Why, for people."""
     by: Annotated[str, Field(max_length=MAX_TEXT)] = ""
-    """Who said so to the api."""
+    """Who said so to the api; burn-in: the operator, by what its test has found."""
 
 
 class Cleared(SpecModel):
-    """An administrator's word that a GPU is well again."""
+    """A GPU is well again: an administrator's word, or a burn-in that it has passed."""
 
     gpu: Uuid
     """The GPU's uuid."""
     at: Moment
     """Causes that began until then don't count any more."""
     by: Annotated[str, Field(max_length=MAX_TEXT)] = ""
-    """Who said so to the api."""
+    """Who said so to the api; burn-in: the operator, by what its test has found."""
 
 
 class GPUNodeHealthSpec(SpecModel):
-    """What an administrator says."""
+    """What an administrator says, and what burn-ins have found."""
 
     cordons: Annotated[tuple[Cordon, ...], Field(max_length=MOST_GPUS + 1)] = ()
     """GPUs, or the node, that take no new Stoker jobs. Other people's pods are not kept off."""

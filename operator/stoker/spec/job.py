@@ -221,6 +221,15 @@ class Claim(StatusModel):
     """How often it was decided anew because something outside Stoker took the room."""
 
 
+class GpuTest(StatusModel):
+    """What makes a job a burn-in."""
+
+    gpu: str
+    """The GPU's uuid."""
+    at: datetime
+    """When the job was given its place: what was wrong until then is what it tests."""
+
+
 class WorkerEnd(StatusModel):
     """How one worker of an attempt ended."""
 
@@ -280,6 +289,8 @@ class TrainingJobStatus(StatusModel):
     neither: not known yet, and until then it does not start."""
     placement: tuple[Placed, ...] = ()
     """One entry per worker while an attempt is under way, else empty."""
+    burn_in: GpuTest | None = None
+    """The sick GPU that this job, which the operator itself has made, tests. Absent: it is a user's."""
     gpu_type: str = ""
     """Of the GPUs that it has or last had, for example h100: it counts as such in queues' limits and guarantees. Empty:
     none, or of several types."""

@@ -22,9 +22,13 @@ def operators_kubeconfig(cluster: Cluster, project: str) -> Path:
     subject = [{"kind": "ServiceAccount", "name": NAME, "namespace": project}]
     objects = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME, "namespace": project}},
-        _role("ClusterRole", {"name": NAME}, chart_rights.rules("operator")),
+        _role("ClusterRole", {"name": NAME}, chart_rights.rules("operator") + chart_rights.rules("burn-ins")),
         _binding("ClusterRole", {"name": f"{NAME}-{project}"}, subject),
-        _role("Role", {"name": NAME, "namespace": project}, chart_rights.rules("leader")),
+        _role(
+            "Role",
+            {"name": NAME, "namespace": project},
+            chart_rights.rules("leader") + chart_rights.rules("burn-in-jobs"),
+        ),
         _binding("Role", {"name": NAME, "namespace": project}, subject),
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SCRAPER, "namespace": project}},
         _role("ClusterRole", {"name": SCRAPER}, [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]),

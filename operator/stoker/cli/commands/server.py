@@ -82,6 +82,19 @@ from stoker.push import flags
     help="When a job whose GPU is sick for that is saved and moved: now, checkpoint or stay. Repeatable.",
 )
 @click.option(
+    "--burn-in/--no-burn-in",
+    default=True,
+    show_default=True,
+    help="Test a sick GPU, once what was wrong is over, before it takes jobs again (docs/gpu-health.md).",
+)
+@click.option(
+    "--burn-in-seconds",
+    type=click.FloatRange(0, 3600),
+    default=10.0,
+    show_default=True,
+    help="How long such a test multiplies matrices.",
+)
+@click.option(
     "--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="A Host name to answer to. Repeatable."
 )
 @click.option(

@@ -89,6 +89,7 @@ def parse_pod(pod: Pod) -> Order:
                 min_memory_bytes=int(env.get("STOKER_GPU_MIN_MEMORY", "0")),
                 min_capability=capability_number(env.get("STOKER_GPU_MIN_CAPABILITY")),
                 max_power_watts=int(env.get("STOKER_GPU_MAX_POWER", "0")),
+                uuid=env.get("STOKER_GPU_TESTED", ""),
             ),
         )
     except (KeyError, ValueError) as error:

@@ -41,6 +41,8 @@ class Wish:
     """As `capability_number`."""
     max_power_watts: int = 0
     """Of the enforced limit; 0: any."""
+    uuid: str = ""
+    """This very GPU, though it is sick: a burn-in's. Empty: any that is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,8 @@ class LeaseTable:
         """
         if wish.gpus == 0:
             return []
-        fitting = [gpu for gpu in self._as_known(self._gpus) if _fits(gpu, wish)]
+        known = self._gpus if wish.uuid else self._as_known(self._gpus)
+        fitting = [gpu for gpu in known if _fits(gpu, wish)]
         usable = [gpu for gpu in fitting if not gpu.unavailable]
         free = sorted(
             (gpu for gpu in usable if gpu.uuid not in self._holder),
@@ -180,6 +183,8 @@ class LeaseTable:
 
 
 def _fits(gpu: Gpu, wish: Wish) -> bool:
+    if wish.uuid and gpu.uuid != wish.uuid:
+        return False
     if gpu.memory_bytes < wish.min_memory_bytes or capability_number(gpu.compute_capability) < wish.min_capability:
         return False
     if wish.max_power_watts and not 0 < gpu.power_limit_watts <= wish.max_power_watts:
@@ -193,7 +198,8 @@ def _like(wish: Wish) -> str:
     least = capability_text(wish.min_capability)
     capability = f" of compute capability {least} or more" if wish.min_capability else ""
     power = f" limited to {wish.max_power_watts} W or less" if wish.max_power_watts else ""
-    return model + memory + capability + power
+    named = f" named {wish.uuid}" if wish.uuid else ""
+    return named + model + memory + capability + power
 
 
 def leasable_ports(proc: Path = Path("/proc")) -> range:
