@@ -392,11 +392,13 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 {name: [called(one) for one in index] for name, index in queues.items()}
                 for queues in (waiters.for_limit, waiters.heads)
             ),
-            *({called(lane) for lane in waiters.reserved}, list(waiters.ages)),
+            list(waiters.ages),
         ),
         "changes": (
             set(state.changes.freed_nodes),
             set(state.changes.freed_queues),
+            set(state.changes.kept_nodes),
+            set(state.changes.kept_queues),
             {called(lane) for lane in state.lanes.untried},
             state.changes.shifted,
         ),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.sched import decide
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.job_parts import Stop
 from stoker.why.explain import explain
@@ -200,3 +201,45 @@ def test_reasons_between_the_parts_of_a_drain_pass_over_a_reservation_whose_job_
     world.state.forget_job(sched.key("head"))
     assert world.starts(400, most=1).keys() == {"s0"} and world.reasons(400)[sched.key("s1")] == ()
     assert world.starts(400).keys() == {"s1"}
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The jobs that were tried to be placed."""
+    names: list[str] = []
+    fit = decide._fit
+
+    def noted(state: Any, lane: Any, order: Any, *rest: Any) -> Any:
+        names.append(order[2].name)
+        return fit(state, lane, order, *rest)
+
+    monkeypatch.setattr(decide, "_fit", noted)
+    return names
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["nodes are kept", "the limit is kept"])
+def test_jobs_held_back_are_not_tried_one_by_one(limited: bool, sched: SimpleNamespace, tried: list[str]) -> None:
+    """Each is a class of its own."""
+    world = sched.World().feed(sched.node("a", 4), sched.queue(gpus=4 if limited else None, budget=100))
+    world.feed(*(sched.job(f"r{i}", 1, on=["a"]) for i in range(4)), sched.job("head", 4))
+    if limited:
+        world.feed(sched.node("b", 4))
+    world.feed(*(sched.job(f"s{i}", 1, cpu=f"{i + 1}m", queued=i + 1) for i in range(100)))
+    assert world.starts(600) == {} and {*tried} == {"head", *(f"s{i}" for i in range(100))}
+    tried.clear()
+    for i in range(3):
+        world.state.forget_job(sched.key(f"r{i}"))
+        assert world.starts(601 + i) == {}
+        assert world.codes("s7", 601 + i) == ["BehindReservation"]
+    assert len(tried) < 10
+    world.state.forget_job(sched.key("head"))
+    assert world.starts(604).keys() == {"s0", "s1", "s2"}
+
+
+def test_who_was_held_back_by_what_is_kept_of_a_limit_starts_once_the_limit_is_gone(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.node("a", 8), sched.queue(gpus=3, budget=1), sched.job("r", 2, on=["a"]))
+    world.feed(sched.job("head", 2), sched.job("small", 1, queued=1))
+    assert world.starts(400) == {} and world.codes("small", 400) == ["BehindReservation"]
+    world.feed(sched.job("elder", 1, cpu="2", queued=-1))
+    assert world.starts(401) == {"elder": ["a"]} and world.codes("small", 401) == ["QueueLimit"]
+    assert world.feed(sched.queue(budget=1)).starts(402).keys() == {"head", "small"}

@@ -188,6 +188,14 @@ def test_ordered_is_a_sorted_set(steps: list[tuple[bool, int]], bulk: int) -> No
         assert mine.next((probe,)) == min((item for item in theirs if item >= (probe,)), default=None)
 
 
+def test_each_of_many_that_wait_may_be_observed_again(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue(), *(sched.job(f"j{i}", cpu=f"{i + 1}m", queued=i) for i in range(200)))
+    assert world.starts() == {}
+    for i in range(200):
+        assert world.feed(sched.job(f"j{i}", cpu=f"{i + 1}m", queued=i, version=2)).starts() == {}
+    assert len(world.feed(sched.node("a", 200)).starts()) == 200
+
+
 needs = st.tuples(*[st.integers(0, 6)] * 3)
 
 

@@ -15,6 +15,10 @@ class Changes:
         self.freed_queues: set[str] = set()
         self.filled_nodes: set[str] = set()
         """On which claims may have come to nothing."""
+        self.kept_nodes: set[str] = set()
+        """Reservations keep something there, or did when all had been decided on last, and it holds lanes back."""
+        self.kept_queues: set[str] = set()
+        """So much of their limits is, or was, kept that some of their lanes were passed over."""
         self.shifted = False
         """Something that reservations depend on."""
 
@@ -42,6 +46,12 @@ class Changes:
     def shift(self) -> None:
         if not self.shifted:
             self._journal.set(self, "shifted", True)
+
+    def keep_node(self, name: str) -> None:
+        self._journal.add(self.kept_nodes, name)
+
+    def keep_queue(self, name: str) -> None:
+        self._journal.add(self.kept_queues, name)
 
     def settle(self) -> None:
         """Everything changed so far has been decided on."""

@@ -4,7 +4,7 @@ Owns the drain; never does I/O or reads a clock. Called by the controller (live)
 also says why the others wait.
 
 Per call it tries lanes, not jobs. A blocked lane is not tried again until something relevant changes: for capacity,
-a node where one of its workers would fit got free; for limit, its queue got room; for reserved, anything at all.
+a node where one of its workers would fit got free, or is kept no longer; for limit, its queue got room.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .preempt import Preemption
 from .request import Request
 from .reservations import RESERVE_AFTER_S, Kept, Reservations, idle_for, next_reserving, reserves
 from .state import SchedulerState
-from .wake import FreedNodes, reserving, woken
+from .wake import FreedNodes, Look, held_back, reserving, some_held_back, woken
 
 
 class Start(NamedTuple):
@@ -134,30 +134,28 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preempt
     changed = bool(state.changes) or _is_due(state, now)
     # Should the clock or the age have been set back, fewer reserve.
     changed = changed or (state.counted_at or now) > now or state.reserve_after_s != reserve_after_s
-    if count(state, now) or changed:
-        _try_reserved(state)
+    look = Look(freed=True, kept=count(state, now) or changed)
     preemption.wake()
-    kept, first = _where(state.plan), True
+    kept, held = _where(state.plan), bool(state.changes.kept_nodes or state.changes.kept_queues)
     while True:
         started, reservations = False, Reservations(state, now)
-        for start in _pass(state, now, reserve_after_s, reservations, first, preemption):
+        for start in _pass(state, now, reserve_after_s, reservations, look, preemption):
             started = True
             yield start
-        first = False
         # Reservations may have moved to other nodes, and opened what they kept before.
-        reserved = state.lanes.waiters.reserved
         moved = _where(reservations.plan) != kept
-        if not reserved or not (started or moved):
+        held = reservations.holds_back or (held and not look.kept)
+        if not held or not (started or moved) or not some_held_back(state):
             break
-        kept = _where(reservations.plan)
-        _try_reserved(state)
+        kept, look = _where(reservations.plan), Look(freed=False, kept=True)
     preemption.settle()
     if state.elastic.placed or state.elastic.grow_at is not None:
         state.journal.set(state.elastic, "grow_at", grow(state, now, Kept(state, reservations.plan)))
+    charge(state, now, idle_for(state, reservations.plan, lambda most: held_back(state, most) if held else 0))
     state.changes.settle()
+    if look.kept:
+        reservations.settle(held=held)
     state.journal.set(state, "plan", tuple(reservations.plan))
-    held_back = sum(len(lane.jobs) * lane.request.totals.gpus for lane in reserved)
-    charge(state, now, idle_for(state, reservations.plan, held_back))
     spent_at, grown_at = changes_at(state, now)
     state.journal.set(state, "reserve_after_s", reserve_after_s)
     state.journal.set(state, "spent_at", spent_at)
@@ -165,23 +163,18 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preempt
     state.journal.set(state, "next_reserving_at", earliest(next_at, spent_at, grown_at))
 
 
-def _try_reserved(state: SchedulerState) -> None:
-    for lane in list(state.lanes.waiters.reserved):
-        state.lanes.set_blocked_by(lane, None)
-
-
 def _pass(
     state: SchedulerState,
     now: datetime,
     reserve_after_s: float,
     reservations: Reservations,
-    first: bool,
+    look: Look,
     preemption: Preemption,
 ) -> Iterator[Start]:
     """Try the lanes that may start, their jobs in order; those that reserve do so at their turn."""
-    turns, freed = JobOrder(state, state.lanes.untried), FreedNodes(state)
+    turns, freed = JobOrder(state, state.lanes.untried), FreedNodes(state, look)
     priorities: dict[str, list[int]] = {}
-    streams = [*(woken(state, freed) if first else ()), *reserving(state, now, reserve_after_s, reservations)]
+    streams = [*woken(state, freed, reservations), *reserving(state, now, reserve_after_s, reservations)]
     for name, stream in streams:
         if name not in priorities:
             priorities[name] = _priorities(state, name)
@@ -269,12 +262,10 @@ def _fit(
             too_big.add(kind)
             blocked_by.add(BlockedBy.CAPACITY)
         else:
-            spread = reservations.ahead_of(order, lane.queue).leave_room(lane, request, spread)
-            blocked_by.add(BlockedBy.RESERVED)
+            spread = reservations.leave_room(order, lane, request, spread)
+            blocked_by.add(BlockedBy.CAPACITY)
         if spread is not None:
             return request, spread
-    if BlockedBy.RESERVED in blocked_by:
-        return BlockedBy.RESERVED
     return blocked_by.pop() if len(blocked_by) == 1 else BlockedBy.EITHER
 
 

@@ -259,7 +259,7 @@ def _waiting(state: SchedulerState) -> Iterator[tuple[Request, Collection[str]]]
     """What waiting jobs ask for that would take room on nodes, those that back off too."""
     waiters, timers = state.lanes.waiters, state.lanes.timers
     blocked = (one.lane for kinds in waiters.for_nodes.values() for index in kinds.values() for one in index)
-    for lane in chain(blocked, waiters.reserved, state.lanes.untried):
+    for lane in chain(blocked, state.lanes.untried):
         yield lane.request, lane.avoid
     for _, key in timers:
         entry = state.entries[key]

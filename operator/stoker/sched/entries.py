@@ -36,9 +36,8 @@ class BlockedBy(Enum):
     """Why a lane's jobs did not start when they were last tried."""
 
     LIMIT = auto()  # their queue's limit
-    CAPACITY = auto()  # no room on the nodes
+    CAPACITY = auto()  # no room on the nodes, or it is kept for a job ahead
     EITHER = auto()  # of some GPU types the limit, of others room on the nodes
-    RESERVED = auto()  # room, but kept for a job ahead
 
 
 class Place(NamedTuple):

@@ -88,6 +88,14 @@ class Keep:
             free[slot] = min([int(before[slot]), *self._left(slot, claims, wanted)])
         return free
 
+    def most_for(self, wanted: GpuFilter) -> Column:
+        """No less than `free_for` has, for these GPUs or those of one type among them."""
+        before = self._table.free_for(wanted)
+        free = before - self.gpu
+        mixed = list(self._mixed)
+        free[mixed] = before[mixed]
+        return free
+
     def _left(self, slot: int, claims: list[Claim], wanted: GpuFilter) -> Iterator[int]:
         table = self._table
         for kept in {claim.request.filter for claim in claims}:

@@ -11,7 +11,7 @@ nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
@@ -46,7 +46,8 @@ class Kept:
 
     def __init__(self, state: SchedulerState, reservations: Iterable[Reservation] = ()) -> None:
         self._table = state.nodes
-        self._is_some = False
+        self.count = 0
+        """Of the reservations."""
         self.nodes: Keep | None = None
         self.queues: dict[str, Totals] = {}
         """Account with a limit → what of it."""
@@ -58,14 +59,14 @@ class Kept:
             self.nodes = self.nodes or Keep(self._table)
             for slot, workers in one.spread:
                 self.nodes.add(slot, Claim(workers, one.request))
-        self._is_some = True
+        self.count += 1
         for account in one.lane.queue.accounts(one.request.filter.type):
             if account.limit != NOT_NAMED:
                 self.queues[account.name] = self.queues.get(account.name, NOTHING).plus(one.request.totals)
 
     def leave_room(self, lane: Lane, request: Request, spread: Spread) -> Spread | None:
         """Where the lane's job may go though `spread` is where it would go without reservations; None: nowhere."""
-        if self._is_some and not lane.queue.has_room(request, self.queues):
+        if self.count and not lane.queue.has_room(request, self.queues):
             return None
         if self.nodes is None:
             return spread
@@ -83,8 +84,14 @@ class Reservations:
         self.gangs = 0
         self.limited: Counter[str] = Counter()
         """Queue -> those that keep its limit only."""
+        self.holds_back = False
+        """Some job that there is room for."""
+        self.queues_held: set[str] = set()
+        """Queues of such jobs, for whom so much of a limit is kept."""
         self._latest: tuple[datetime, Key] | None = None
         self.plan: list[Reservation] = []
+        self._some: dict[tuple[int, ...], Kept] = {}
+        """What is kept by those of the plan."""
         self._before = {one.order[2]: at for at, one in enumerate(state.plan)}
         """Job → its place in the plan of the last decide."""
         self._is_as_before = True
@@ -115,13 +122,44 @@ class Reservations:
         self._kept.add(one)
         self._latest = max(self._latest or order[1:], order[1:])
         self.plan.append(one)
+        for slot, _ in spread:
+            self._state.changes.keep_node(self._state.nodes.names[slot])
 
     def ahead_of(self, order: Order, queue: QueueState) -> Kept:
         """Of those made so far, the ones that bind the job. They all do unless priorities or shares put younger jobs
         first."""
         if self._latest is None or self._latest < order[1:]:
             return self._kept
-        return Kept(self._state, (one for one in self.plan if one.binds(order, queue)))
+        bind = tuple([at for at, one in enumerate(self.plan) if one.binds(order, queue)])
+        if len(bind) == len(self.plan):
+            return self._kept
+        if bind not in self._some:
+            self._some[bind] = Kept(self._state, (self.plan[at] for at in bind))
+        return self._some[bind]
+
+    def leave_room(self, order: Order, lane: Lane, request: Request, spread: Spread) -> Spread | None:
+        """As Kept's of those ahead."""
+        kept = self.ahead_of(order, lane.queue)
+        found = kept.leave_room(lane, request, spread)
+        if found is None:
+            self.hold_back(lane.queue, by_limit=not lane.queue.has_room(request, kept.queues))
+        return found
+
+    def hold_back(self, queue: QueueState, *, by_limit: bool) -> None:
+        """A job of the queue finds no room beside them."""
+        self.holds_back = True
+        if by_limit:
+            self.queues_held.add(queue.name)
+            self._state.changes.keep_queue(queue.name)
+
+    def settle(self, *, held: bool) -> None:
+        """All have been made, and all lanes looked at that they may hold back. `held`: they hold back some."""
+        changes, names = self._state.changes, self._state.nodes.names
+        nodes = {names[slot] for one in self.plan for slot, _ in one.spread}
+        for name, new in (("kept_nodes", nodes), ("kept_queues", self.queues_held)):
+            new = new if held else set()
+            if getattr(changes, name) != new:
+                self._state.journal.set(changes, name, new)
 
     def _choose(self, order: Order, lane: Lane, requests: Sequence[Request]) -> tuple[Request, Spread, bool] | None:
         """On GPUs of the type that lets it start soonest; and whether that is settled."""
@@ -218,13 +256,14 @@ def next_reserving(state: SchedulerState, now: datetime, reserve_after_s: float)
 
 
 def idle_for(
-    state: SchedulerState, plan: Sequence[Reservation], held_back: int
+    state: SchedulerState, plan: Sequence[Reservation], held_back: Callable[[int], int]
 ) -> dict[Key, tuple[float, tuple[str, ...]]]:
-    """Holder -> GPUs that are idle for its sake while jobs that want `held_back` GPUs are held back, and its nodes.
+    """Holder -> GPUs that are idle for its sake, and its nodes. `held_back`: how many GPUs held back jobs want,
+    or so many if that is less.
 
     A GPU is counted once, for the first in order that keeps it; what those held back could not fill is not counted.
     """
-    found: dict[Key, tuple[float, tuple[str, ...]]] = {}
+    found: dict[Key, tuple[int, tuple[str, ...]]] = {}
     free = {slot: max(int(state.nodes.free_gpu[slot]), 0) for one in plan for slot, _ in one.spread}
     for one in plan:
         slots = [slot for slot, _ in one.spread]
@@ -234,7 +273,10 @@ def idle_for(
             idle = max(idle, min(gpus, room_in(one.lane.queue)[0]))
         elif not slots:
             idle = gpus  # what is short of the queue's limit is cores or memory
-        idle = min(idle, held_back)
-        held_back -= idle
-        found[one.order[2]] = (float(idle), tuple(state.nodes.names[slot] for slot in slots))
-    return found
+        found[one.order[2]] = (idle, tuple(state.nodes.names[slot] for slot in slots))
+    left = held_back(sum(idle for idle, _ in found.values()))
+    counted: dict[Key, tuple[float, tuple[str, ...]]] = {}
+    for key, (idle, nodes) in found.items():
+        counted[key] = float(min(idle, left)), nodes
+        left -= min(idle, left)
+    return counted

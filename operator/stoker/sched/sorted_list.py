@@ -23,7 +23,7 @@ class SortedList(Generic[T]):
     def __init__(self) -> None:
         self._chunks: list[list[T]] = []
         self._splits: tuple[T, ...] = ()
-        """Between each two chunks: no item of the first is beyond it, all of the second are. Most have one chunk."""
+        """The last of each chunk but the last one. Most have one chunk."""
 
     def copy(self) -> SortedList[T]:
         """Of its own order; the items are the same."""
@@ -75,8 +75,11 @@ class SortedList(Generic[T]):
         del chunk[index]
         if not chunk:
             del self._chunks[at]
-            gone = max(at - 1, 0)
+            gone = min(at, max(len(self._splits) - 1, 0))
             self._splits = (*self._splits[:gone], *self._splits[gone + 1 :])
+        elif index == len(chunk) and at < len(self._splits):
+            # What is there no more may not be compared with: its like may come, and not all is in an order.
+            self._splits = (*self._splits[:at], chunk[-1], *self._splits[at + 1 :])
 
     def next(self, item: tuple[Any, ...]) -> T | None:
         """The first that is not before `item`."""

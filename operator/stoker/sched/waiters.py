@@ -1,14 +1,14 @@
 """Blocked lanes, indexed by what would free them, so that a change finds those it is of use to.
 
 Owns the indexes: room on nodes (by what a node must be, per queue), room in the queue, and age. A lane that waits only
-because of reservations stands in none of the first two. Called by `state` (changes), `wake` and `reservations`
+because of reservations stands with those that wait for nodes. Called by `state` (changes), `wake` and `reservations`
 (searches). Cost: put, drop O(sqrt lanes); a search skips a run of lanes whose least needs find no room.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import eq, le
 from typing import Any, NamedTuple, cast
@@ -18,8 +18,8 @@ from stoker.spec.queue import NOT_NAMED
 from .eligible import NodeFilter
 from .entries import BlockedBy, Lane, Order, Place
 from .journal import Journal
-from .queue_state import QueueState
-from .request import GpuFilter
+from .queue_state import NONE_KEPT, QueueState
+from .request import NOTHING, GpuFilter, Totals
 from .sorted_list import SortedList
 
 Needs = tuple[int, ...]
@@ -84,18 +84,18 @@ class LaneIndex(SortedList[Waiting]):
     """Lanes of one queue in the order of their heads."""
 
     RUN, CHUNK = _Run, 64
-    __slots__ = ("_least",)
-    _least: Needs | None
-    """Of each need."""
+    __slots__ = ("_bounds",)
+    _bounds: tuple[Needs, Needs] | None
+    """As a run's."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._least = None
+        self._bounds = None
 
     def with_lanes(self, lane_of: Callable[[Lane], Lane]) -> LaneIndex:
         """The same of the lanes that stand for these in a copy."""
         new = LaneIndex()
-        new._splits, new._least = tuple(_moved(self._splits, lane_of)), self._least
+        new._splits, new._bounds = tuple(_moved(self._splits, lane_of)), self._bounds
         for run in self._chunks:
             moved = _Run(_moved(run, lane_of))
             moved._bounds = cast(_Run, run)._bounds
@@ -104,19 +104,26 @@ class LaneIndex(SortedList[Waiting]):
 
     def add(self, item: Waiting) -> None:
         super().add(item)
-        self._least = None if self._least is None else tuple(map(min, self._least, item.needs))
+        if self._bounds is not None:
+            least, most = self._bounds
+            self._bounds = tuple(map(min, least, item.needs)), tuple(map(max, most, item.needs))
 
     def remove(self, item: Waiting) -> None:
         super().remove(item)
-        if self._least is not None and any(map(eq, self._least, item.needs)):
-            self._least = None
+        if self._bounds is not None and any(any(map(eq, bound, item.needs)) for bound in self._bounds):
+            self._bounds = None
+
+    @property
+    def bounds(self) -> tuple[Needs, Needs]:
+        """There is at least one lane."""
+        if self._bounds is None:
+            least, most = zip(*(cast(_Run, run).bounds for run in self._chunks), strict=True)
+            self._bounds = tuple(map(min, zip(*least, strict=True))), tuple(map(max, zip(*most, strict=True)))
+        return self._bounds
 
     def some_within(self, rooms: Sequence[Needs]) -> list[Needs]:
         """Those of `rooms` that may take one of the lanes."""
-        if self._least is None:
-            bounds = [cast(_Run, run).bounds[0] for run in self._chunks]
-            self._least = tuple(map(min, zip(*bounds, strict=True)))
-        least = self._least
+        least = self.bounds[0]
         return [room for room in rooms if all(map(le, least, room))]
 
     def first_within(self, rooms: Sequence[Needs], begin: From = ()) -> Waiting | None:
@@ -134,6 +141,8 @@ class LaneIndex(SortedList[Waiting]):
 
     def first_beyond(self, room: Needs, begin: From) -> Waiting | None:
         """The first from `begin` on with a need that is not within `room`."""
+        if not self._chunks or all(map(le, self.bounds[1], room)):
+            return None
         for run, at in self._runs(begin):
             if not all(map(le, run.bounds[1], room)):
                 for item in run[at:]:
@@ -179,8 +188,6 @@ class Waiters:
         """Kind -> queue -> lanes; needs: GPUs, cores, memory of a worker."""
         self.for_limit: dict[str, LaneIndex] = {}
         """Queue -> lanes; needs: those of a job, as Totals."""
-        self.reserved: dict[Lane, None] = {}
-        """Those that wait because of reservations."""
         self.heads: dict[str, LaneIndex] = {}
         """Queue -> every blocked lane; needs as `for_limit`."""
         self.ages: SortedList[tuple[datetime, Order]] = SortedList()
@@ -207,16 +214,11 @@ class Waiters:
         lane.place = place
         self.ages.add((place.since, place.order))
         self._each(lane, place, LaneIndex.add)
-        if place.blocked_by is BlockedBy.RESERVED:
-            self.reserved[lane] = None
 
     def _leave(self, lane: Lane, place: Place) -> None:
         lane.place = None
         self.ages.remove((place.since, place.order))
         self._each(lane, place, LaneIndex.remove)
-        self.reserved.pop(lane, None)
-        if not self.reserved:
-            self.reserved.clear()  # as in Journal.drop
 
     def _each(self, lane: Lane, place: Place, change: Callable[[LaneIndex, Waiting], None]) -> None:
         queue, request = lane.queue.name, lane.request
@@ -248,14 +250,15 @@ def _needs(wanted: Sequence[int]) -> Needs:
     return tuple(want or _NONE for want in wanted)
 
 
-def room_in(queue: QueueState) -> Needs:
-    """What is left of the queue's limit and of those above, to compare a job's needs with."""
+def room_in(queue: QueueState, kept: Mapping[str, Totals] = NONE_KEPT) -> Needs:
+    """What is left of the queue's limit and of those above, to compare a job's needs with. `kept`: account → what is
+    spoken for."""
     left: Needs = (2**62, 2**62, 2**62)
     for one in queue.path:
         if one.limit != NOT_NAMED:
             room = (
-                there if limit is None else limit - used
-                for limit, used, there in zip(one.limit, one.used, left, strict=True)
+                there if limit is None else limit - used - keep
+                for limit, used, keep, there in zip(one.limit, one.used, kept.get(one.name, NOTHING), left, strict=True)
             )
             left = tuple(map(min, left, room))
     return left
