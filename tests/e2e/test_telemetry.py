@@ -97,7 +97,7 @@ def test_every_panel_answers(folder: Path) -> None:
     }  # fmt: skip
     small = {"gpusPerWorker": 1, "cpu": "100m", "memory": "64Mi"}
     fails = {"trainer": {"command": [sys.executable, "-c", "raise SystemExit(3)"], "workingDir": "/"}, **small}
-    options = ("--cpus", "16", "--memory", "16Gi", "--gpu-price", "h200=3.5")
+    options = ("--cpus", "16", "--memory", "16Gi", "--gpu-price", "h200=3.5", "--no-burn-in")
     with (
         running(folder / "data", *options, env=scenario.env()) as server,
         server.client() as client,

@@ -167,8 +167,8 @@ def _driver(folder: Path) -> Scenario:
 def check(folder: Path) -> tuple[list[Row], list[JobRow]]:
     """Play it; returns the figures. Raises: AssertionError naming what is off, TimeoutError."""
     scenario = _driver(folder / "nvml")
-    # Its jobs stay on a GPU that is lost: they are what is counted.
-    server = Server(folder / "data", "--sick-gpu", "Lost=stay", env=scenario.env())
+    # Its jobs stay on a GPU that is lost, and get it again: they are what is counted.
+    server = Server(folder / "data", "--sick-gpu", "Lost=stay", "--no-burn-in", env=scenario.env())
     run = Run(server, scenario)
     try:
         server.start()
