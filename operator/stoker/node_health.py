@@ -92,9 +92,12 @@ def gpus_with_health(gpus: tuple[Gpu, ...], health: GPUNodeHealth | None) -> tup
 
 def _are_taken_away(gpus: Sequence[Gpu], health: GPUNodeHealth) -> bool:
     """The device plug-in offers no more GPUs than are well, and for what is wrong it takes them away itself."""
-    if any(one.gpu for one in health.spec.cordons) or any(gpu.part or gpu.resource != GPU_RESOURCE for gpu in gpus):
-        return False
     sick = list(health.sick())
+    named = {gpu.uuid for gpu, _ in sick} | {""}
+    if any(one.gpu not in named for one in health.spec.cordons):
+        return False
+    if any(gpu.part or gpu.resource != GPU_RESOURCE for gpu in gpus):
+        return False
     offered = sum(not gpu.unavailable for gpu in gpus)
     return offered <= len(health.status.gpus) - len(sick) and all(
         any(cause.code in _PLUGIN_SEES for cause in causes) for _, causes in sick

@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 
 from stoker.node_health import joined
-from stoker.spec.gpu_health import HEALTH, GpuHealth, GpuHolder, GPUNodeHealth, GPUNodeHealthStatus
+from stoker.spec.gpu_health import (
+    HEALTH,
+    Cordon,
+    GpuHealth,
+    GpuHolder,
+    GPUNodeHealth,
+    GPUNodeHealthSpec,
+    GPUNodeHealthStatus,
+)
 from stoker.spec.job import JOBS, Phase
 from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.names import BURN_IN
 from stoker.spec.node import Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.outcome import Intent
 from stoker.spec.reasons import Code
@@ -89,6 +98,15 @@ def test_where_the_device_plugin_picks_the_whole_node_is_unless_it_leaves_them_o
 def test_a_cordoned_gpu_takes_its_node_along_where_which_one_it_is_is_not_known() -> None:
     seen = why(joined(node("", "", "unhealthy", uuids=False), health(3, {}, cordons=("n1-2",))))
     assert seen[0] == "GPU 2 of its node is cordoned"
+
+
+def test_what_a_burn_in_found_is_said_and_the_plug_in_may_still_take_the_gpu_away() -> None:
+    known = health(2, {1: "OffTheBus"})
+    closed = Cordon(gpu="n1-1", reason="burn-in failed: exit 3", by=BURN_IN)
+    known = known.model_copy(update={"spec": GPUNodeHealthSpec(cordons=(closed,))})
+    assert why(joined(node("", ""), known)) == ["", f"{SICK}; burn-in failed: exit 3"]
+    assert why(joined(node("", "unhealthy", uuids=False), known)) == ["", "unhealthy"]
+    assert why(joined(node("", "", uuids=False), known))[0].endswith("burn-in failed: exit 3")
 
 
 def test_a_cordoned_node_takes_nothing() -> None:

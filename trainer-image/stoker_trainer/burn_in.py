@@ -16,6 +16,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ _WORD = 8
 _STEP = -7046029254386353131
 """An odd number (2**64 over the golden ratio): word n is n times it, so that neighbours share no bits."""
 _COPY_BYTES = 1 << 28
+_OF_THE_LINK = 0.25
+"""Of what its PCIe link could carry. Copies reach 0.8 of it as a rule, so a link of 16 lanes that runs on 4 fails."""
+_PCI = Path("/sys/bus/pci/devices")
 
 FAILED, ABSENT = 3, 4
 """Exit codes, which the operator reads (`stoker.life.burn_in`)."""
@@ -117,12 +121,30 @@ def _rate(device: torch.device, size_bytes: int, target: torch.Tensor, source: t
     return size_bytes / (time.perf_counter() - began) / 1e9
 
 
+def link_gb_s(number: int, devices: Path = _PCI) -> float:
+    """What the PCIe link of this GPU could carry, as it and the slot are made; 0: not known, as in many virtual
+    machines."""
+    found = torch.cuda.get_device_properties(number)
+    try:
+        name = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+        gpu = (devices / name).resolve(strict=True)
+        return min(map(_carries_gb_s, (gpu, gpu.parent)))
+    except (AttributeError, OSError, ValueError):
+        return 0.0
+
+
+def _carries_gb_s(end: Path) -> float:
+    """One end of a link. Units: sysfs has transfers of a bit each, '16.0 GT/s PCIe'."""
+    lanes = int((end / "max_link_width").read_text())
+    return float((end / "max_link_speed").read_text().split()[0]) * lanes / 8
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def tested(device: torch.device, seconds: float, memory_share: float, least_gb_s: float) -> dict[str, Any]:
+def tested(device: torch.device, seconds: float, memory_share: float, least_gb_s: float | None) -> dict[str, Any]:
     """What came out, as it is printed; `passed` sums it up. A call that fails is a failure of the GPU."""
     began = time.monotonic()
     said: dict[str, Any] = {"device": str(device), **_name(device)}
@@ -132,6 +154,9 @@ def tested(device: torch.device, seconds: float, memory_share: float, least_gb_s
         said["wrong_products"] = wrong_products(device, seconds, size=SIZE if device.type == "cuda" else _HOSTS_SIZE)
         said["wrong_words"] = wrong_words(device, _memory_bytes(device, memory_share))
         said["copy_gb_s"] = copy_gb_s(device)
+        if least_gb_s is None:
+            least_gb_s = _OF_THE_LINK * link_gb_s(device.index) if device.type == "cuda" else 0.0
+        said["least_gb_s"] = round(least_gb_s, 2)
         is_right = not said["wrong_words"] and not any(said["wrong_products"].values())
         said["passed"] = is_right and min(said["copy_gb_s"].values()) >= least_gb_s
     except RuntimeError as error:
@@ -161,7 +186,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--gpu", metavar="UUID", help="only this one [default: all that are visible]")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each GPU's products [default: 10]")
     parser.add_argument("--memory-share", type=float, default=0.8, help="of its free memory [default: 0.8]")
-    parser.add_argument("--least-gb-s", type=float, default=0.0, help="slower copies fail the GPU [default: 0]")
+    parser.add_argument(
+        "--least-gb-s", type=float, help="slower copies fail the GPU [default: a quarter of what its PCIe link carries]"
+    )
     parser.add_argument("--cpu", action="store_true", help="test the host instead: whether the test itself works")
     given = parser.parse_args(argv)
     uuids = [] if given.cpu else [_uuid(number) for number in range(torch.cuda.device_count())]
