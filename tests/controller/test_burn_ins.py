@@ -91,7 +91,9 @@ async def test_a_gpu_that_passes_takes_jobs_again_and_it_is_said_who_found_it_we
             await asyncio.sleep(0.01)
 
 
-async def test_a_gpu_that_fails_stays_closed_and_what_was_found_is_said(world: World) -> None:
+async def test_a_gpu_that_fails_stays_closed_until_its_cordon_is_taken_away_and_what_was_found_is_said(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.kubelet.script = lambda pod: FAILED
     await sick(world, OVER)
     await world.node(2)
@@ -101,8 +103,16 @@ async def test_a_gpu_that_fails_stays_closed_and_what_was_found_is_said(world: W
         )
     assert world.nodes.get(Key("", "n1")).status.gpus[0].unavailable.startswith("sick: the driver asks for a reset")
     assert world.kubelet.ran == [f"{TEST.name}-1-0"], "no second one"
-    (closed,) = (await spec(world)).cordons
+    known = await world.store.get(HEALTH, Key("", "n1"))
+    (closed,) = known.spec.cordons
     assert (closed.gpu, closed.by) == ("n1-0", BURN_IN)
+    await world.store.update(HEALTH, known.model_copy(update={"spec": GPUNodeHealthSpec()}))
+    await world.known.health.wait_for(lambda found: not found.get(Key("", "n1")).spec.cordons, timeout_s=10)
+    monkeypatch.setattr(burn_ins, "AGAIN_S", 0.0)
+    monkeypatch.setattr(burn_ins, "_REFUSED_S", 0.01)
+    world.kubelet.script = lambda pod: 0
+    async with operating(world):  # half an hour later
+        await world.nodes.wait_for(lambda nodes: not nodes.get(Key("", "n1")).status.sick, timeout_s=10)
 
 
 async def test_one_that_says_nothing_is_repeated_but_not_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

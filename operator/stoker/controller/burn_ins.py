@@ -121,17 +121,15 @@ class BurnIns:
                 await self._say(health, passed(health.spec, gpu.uuid, test.at))
                 self._record(job, health, gpu, Note("BurnInPassed", "passed its burn-in and takes jobs again"))
                 return None
-            if found.passed is False:
+            again_at = found.at + timedelta(seconds=AGAIN_S)
+            if found.passed is False and again_at > self._clock.now():  # an older one's cordon was taken away since
                 await self._say(health, failed(health.spec, gpu.uuid, found.message))
                 note = Note("BurnInFailed", f"failed its burn-in and stays closed: {found.message}", warning=True)
                 self._record(job, health, gpu, note)
                 return None
-            again_at = found.at + timedelta(seconds=AGAIN_S)
             if again_at > self._clock.now():
                 return again_at
-            self._record(
-                job, health, gpu, Note("BurnInSaidNothing", f"is tested again; the last time: {found.message}")
-            )
+            self._record(job, health, gpu, Note("BurnInRepeated", f"is tested again; the last time: {found.message}"))
         await self._store.delete(JOBS, job.key, uid=job.uid)
         return self._in(_REFUSED_S)
 
