@@ -64,7 +64,9 @@ def sick_message(gpu: GpuHealth, causes: Collection[GpuCause]) -> str:
     """What is wrong with it, for people."""
     first = min(causes, key=lambda cause: cause.since)
     what = ", ".join(cause.message or cause.code for cause in causes)
-    return f"sick: {what} since {first.since:%Y-%m-%d %H:%M}Z"
+    ends = [cause.ends for cause in causes if cause.ends is not None]
+    over = f", over at {max(ends):%Y-%m-%d %H:%M}Z" if len(ends) == len(causes) else ""  # a burn-in is to come
+    return f"sick: {what} since {first.since:%Y-%m-%d %H:%M}Z{over}"
 
 
 def gpus_with_health(gpus: tuple[Gpu, ...], health: GPUNodeHealth | None) -> tuple[Gpu, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -107,6 +107,14 @@ def test_what_a_burn_in_found_is_said_and_the_plug_in_may_still_take_the_gpu_awa
     assert why(joined(node("", ""), known)) == ["", f"{SICK}; burn-in failed: exit 3"]
     assert why(joined(node("", "unhealthy", uuids=False), known)) == ["", "unhealthy"]
     assert why(joined(node("", "", uuids=False), known))[0].endswith("burn-in failed: exit 3")
+
+
+def test_what_is_over_is_said_to_be() -> None:
+    known = health(1, {0: "RecoveryAction"})
+    over = known.status.gpus[0].causes[0].model_copy(update={"ends": T0 + timedelta(hours=1)})
+    gpu = known.status.gpus[0].model_copy(update={"causes": (over,)})
+    known = known.model_copy(update={"status": GPUNodeHealthStatus(gpus=(gpu,))})
+    assert why(joined(node(""), known)) == [f"{SICK}, over at 2026-11-24 11:00Z"]
 
 
 def test_a_cordoned_node_takes_nothing() -> None:
