@@ -28,7 +28,8 @@ class VictimSeries:
         """Request → what a worker of it holds of what is asked for here."""
         self._on = [list(one) for one in problem.on_slot]
         self._free: list[list[int]] = problem.free.tolist()
-        self._at = {slot: place for place, slot in enumerate(problem.slot_of)}
+        self._slots: list[int] = problem.slots.tolist()
+        self._at = {slot: place for place, slot in enumerate(self._slots)}
         self._prices: list[float] = problem.costs.tolist()
         self._turns = [0] * len(self._on)
         self._best: dict[tuple[int, int], tuple[float, int, int, tuple[int, ...]]] = {}
@@ -66,7 +67,7 @@ class VictimSeries:
                 self._on[other] = [one for one in self._on[other] if one[0] != i]
                 self._free[other] = list(map(add, self._free[other], amounts))
         self._turn(places)
-        return problem.slot_of[place], tuple([problem.entries[i] for i in stopped])
+        return self._slots[place], tuple([problem.entries[i] for i in stopped])
 
     def took(self, job: Entry, slots: Mapping[str, int]) -> None:
         """A job that was none of the series has started: what it holds is to be had no more."""

@@ -87,7 +87,6 @@ class Problem:
         self.holder = number[place_of[row]]
         """Per holding: the candidate; `on`: the slot's place in `slots`; `amounts`: what the request needs of it."""
         self.slots, self.on = np.unique(slot, return_inverse=True)
-        self.slot_of: list[int] = self.slots.tolist()
         self.amounts = workers[:, None] * _amounts(found.jobs, row, request)
         self.there = int(fits.sum() - fits[self.slots].sum())
         """Workers that fit where no candidate is."""
