@@ -96,8 +96,8 @@ def grows(has: int, most: int, then: int, waits_for: WaitsFor | None, at: dateti
 def blamed(nodes: Sequence[str], has_room: bool, until: datetime) -> str:
     where = f"node {listed(nodes, 3)}" if len(nodes) == 1 else f"nodes {listed(nodes, 3)}"
     return (
-        f"only with {where} there {'is' if has_room else 'could be'} room, but a worker of this job failed there: "
-        f"avoided until {clock(until)}"
+        f"only with {where} there {'is' if has_room else 'could be'} room, but a worker of this job failed there, or "
+        f"a GPU held its gang back: avoided until {clock(until)}"
     )
 
 
