@@ -57,7 +57,7 @@ class GpuRequest(SpecModel):
     """Memory of each GPU."""
     min_compute_capability: ComputeCapability | None = None
     """What each GPU can do, as NVIDIA numbers it: 8.0 for A100, 9.0 for H100. A GPU whose is not known won't do."""
-    max_power: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    max_power: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = None
     """The most watts that each GPU may draw: its enforced limit, as the node's exporter reads it. A GPU whose limit is
     not known won't do."""
     resource: GpuResource = GPU_RESOURCE
