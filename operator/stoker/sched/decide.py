@@ -21,6 +21,7 @@ from .budget import changes_at, charge, count, unwritten
 from .claims import end_late, end_void, ready
 from .elastic import grow, most_workers
 from .entries import BlockedBy, Entry, Lane, Order, Reservation, earliest
+from .freed_nodes import FreedNodes, Look
 from .gpu_choice import choices
 from .job_order import JobOrder
 from .place import Spread, place, placed
@@ -28,7 +29,7 @@ from .preempt import Preemption
 from .request import Request
 from .reservations import RESERVE_AFTER_S, Kept, Reservations, idle_for, next_reserving, reserves
 from .state import SchedulerState
-from .wake import FreedNodes, Look, held_back, reserving, some_held_back, woken
+from .wake import held_back, reserving, some_held_back, woken
 
 
 class Start(NamedTuple):

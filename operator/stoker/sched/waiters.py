@@ -135,8 +135,9 @@ class LaneIndex(SortedList[Waiting]):
             fine = [room for room in rooms if all(map(le, least, room))]
             if fine:
                 for item in run[at:]:
-                    if any(all(map(le, item.needs, room)) for room in fine):
-                        return item
+                    for room in fine:
+                        if all(map(le, item.needs, room)):
+                            return item
         return None
 
     def first_beyond(self, room: Needs, begin: From) -> Waiting | None:
@@ -262,3 +263,7 @@ def room_in(queue: QueueState, kept: Mapping[str, Totals] = NONE_KEPT) -> Needs:
             )
             left = tuple(map(min, left, room))
     return left
+
+
+def is_within(needs: Needs, room: Needs) -> bool:
+    return all(need <= there for need, there in zip(needs, room, strict=True))

@@ -11,112 +11,24 @@ youngest of each priority that it would have had, were it not for those shortcut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import islice
-from typing import NamedTuple
-
-import numpy as np
 
 from .budget import in_budget
 from .entries import Lane, Order
+from .freed_nodes import FreedNodes, Look, Rows
 from .gpu_choice import choices
 from .job_order import Stream
-from .place import Keep, place
+from .place import place
 from .queue_state import QueueState
 from .request import GpuFilter
-from .reservations import MAX_RESERVATIONS, Kept, Reservations
+from .reservations import MAX_RESERVATIONS, Reservations
 from .state import SchedulerState
-from .waiters import From, Kind, LaneIndex, Needs, Waiting, room_in
+from .waiters import From, Kind, LaneIndex, Needs, Waiting, is_within, room_in
 
-_FEW = 64
-_ROWS = 16
-
-
-class Look(NamedTuple):
-    """Which room a pass looks at."""
-
-    freed: bool
-    """What got free since the last decide."""
-    kept: bool
-    """What reservations keep, or did."""
-
-
-class FreedNodes:
-    """What nodes have free that a pass looks at, as rows of (GPUs, cores, memory), per kind."""
-
-    def __init__(self, state: SchedulerState, look: Look) -> None:
-        changes = state.changes
-        self.queues = changes.freed_queues if look.freed else set()
-        names = changes.freed_nodes if look.freed else set()
-        self.held = frozenset(changes.kept_queues if look.kept else ())
-        """Queues for whose lanes all nodes are looked at."""
-        self._some = _Rows(state, names | changes.kept_nodes if look.kept else names)
-        self._all = _Rows(state, state.nodes.slots if self.held else ())
-
-    def started(self) -> None:
-        """A job took something."""
-        self._some.started()
-        self._all.started()
-
-    def in_vain(self) -> None:
-        """A job found less than what the rows say."""
-        self._some.clear()
-        self._all.clear()
-
-    def rows(self, queue: str, kind: Kind, kept: Kept | None = None) -> list[Needs]:
-        """A worker that is within none of them fits on no such node; beside what is kept."""
-        return (self._all if queue in self.held else self._some).of(kind, kept)
-
-
-class _Rows:
-    """Of some nodes."""
-
-    def __init__(self, state: SchedulerState, names: Collection[str]) -> None:
-        table = self._table = state.nodes
-        self._slots = np.array([table.slots[name] for name in names if name in table.slots], dtype=np.intp)
-        self._found: dict[tuple[Kind, Kept | None, int], list[Needs]] = {}
-
-    def started(self) -> None:
-        if len(self._slots) <= _FEW:
-            self.clear()
-
-    def clear(self) -> None:
-        self._found.clear()
-
-    def of(self, kind: Kind, kept: Kept | None) -> list[Needs]:
-        if not len(self._slots):
-            return []
-        of = kind, kept, 0 if kept is None else kept.count
-        found = self._found.get(of)
-        if found is None:
-            found = self._found[of] = self._work_out(kind, None if kept is None else kept.nodes)
-        return found
-
-    def _work_out(self, kind: Kind, keep: Keep | None) -> list[Needs]:
-        table, slots = self._table, self._slots
-        slots = slots[table.open_for(kind.nodes)[slots]]
-        for resource, count in kind.extended:
-            free = table.extended[resource].free
-            slots = slots[(free if keep is None else keep.leave(resource, free))[slots] >= count]
-        if kind.filter is not None:
-            gpus = table.free_for(kind.filter) if keep is None else keep.most_for(kind.filter)
-            slots = slots[gpus[slots] > 0]
-        else:
-            gpus = table.free_gpu
-        if kind.avoid:
-            slots = slots[[table.names[slot] not in kind.avoid for slot in slots]]
-        if not len(slots):
-            return []
-        columns = [gpus[slots], table.free_cpu[slots], table.free_mem[slots]]
-        if keep is not None:
-            columns[1:] = columns[1] - keep.cpu[slots], columns[2] - keep.memory[slots]
-        rows = set(zip(*(column.tolist() for column in columns), strict=True)) if len(slots) <= _FEW else set()
-        if len(rows) in range(1, _ROWS + 1):
-            return [one for one in rows if not any(one != other and _within(one, other) for other in rows)]
-        gpu, cpu, memory = columns
-        return [(int(count), int(cpu[gpu == count].max()), int(memory[gpu == count].max())) for count in np.unique(gpu)]
+_LOOKED_AT = 64
 
 
 class ForNodes:
@@ -124,24 +36,21 @@ class ForNodes:
 
     only_reserves = False
 
-    def __init__(
-        self, index: LaneIndex, kind: Kind, queue: QueueState, freed: FreedNodes, reservations: Reservations
-    ) -> None:
+    def __init__(self, index: LaneIndex, kind: Kind, queue: QueueState, rows: Rows, reservations: Reservations) -> None:
         self.gpus = kind.filter is not None
-        self.index, self._kind, self._queue = index, kind, queue
-        self._freed, self._reservations = freed, reservations
+        self.index, self._queue, self._rows, self._reservations = index, queue, rows, reservations
 
     def first(self, begin: From) -> Waiting | None:
         """What binds the first of a priority binds all behind it."""
-        while (fits := self.index.first_within(self.rows(), begin)) is not None:
+        while (fits := self.index.first_within(self._rows.beside(), begin)) is not None:
             kept = self._reservations.ahead_of(fits.order, self._queue)
             if not kept.count:
                 return fits
-            rows, by_limit = self.rows(kept), False
+            rows, by_limit = self._rows.beside(kept), False
             found = _first(self.index, rows, fits)
             if found is not None and kept.queues:
                 left = room_in(self._queue, kept.queues)
-                by_limit = not _within(found.needs, left)
+                by_limit = not is_within(found.needs, left)
                 if by_limit:
                     found = _first(self.index, [tuple(map(min, row, left)) for row in rows], found)
             if found is not fits:
@@ -151,11 +60,8 @@ class ForNodes:
             begin = (fits.order[0] + 1,)
         return None
 
-    def rows(self, kept: Kept | None = None) -> list[Needs]:
-        return self._freed.rows(self._queue.name, self._kind, kept)
-
     def youngest(self, priority: int) -> Order | None:
-        found = (_youngest(self.index, priority, (priority + 1,), row) for row in self.rows())
+        found = (_youngest(self.index, priority, (priority + 1,), row) for row in self._rows.beside())
         return max((one.order for one in found if one is not None), default=None)
 
 
@@ -227,10 +133,11 @@ class Reserving:
 def woken(state: SchedulerState, freed: FreedNodes, reservations: Reservations) -> Iterator[tuple[str, Stream]]:
     """(queue, lanes of it that there is room for on the nodes, or that the queue's limit got room for)."""
     for kind, queues in state.lanes.waiters.for_nodes.items():
+        some, everywhere = freed.rows(kind)
         for name, index in queues.items():
-            rows = freed.rows(name, kind)
-            if rows and index.some_within(rows):
-                yield name, ForNodes(index, kind, state.queues[name], freed, reservations)
+            rows = everywhere if name in freed.held else some
+            if index.some_within(rows.beside()):
+                yield name, ForNodes(index, kind, state.queues[name], rows, reservations)
     tops = [state.queues[name] for name in freed.queues if name in state.queues]
     for name in sorted({one.name for top in tops for one in top.subtree()} | freed.held):
         if name in state.lanes.waiters.for_limit:
@@ -240,7 +147,7 @@ def woken(state: SchedulerState, freed: FreedNodes, reservations: Reservations) 
 def some_held_back(state: SchedulerState) -> bool:
     """It was not ruled out that a job would start, were nothing kept."""
     lanes = _may_be_held_back(state)
-    return any(_would_start(state, lane) for lane in islice(lanes, _FEW)) or next(lanes, None) is not None
+    return any(_would_start(state, lane) for lane in islice(lanes, _LOOKED_AT)) or next(lanes, None) is not None
 
 
 def held_back(state: SchedulerState, most: int) -> int:
@@ -257,7 +164,8 @@ def _may_be_held_back(state: SchedulerState) -> Iterator[Lane]:
     freed, waiters = FreedNodes(state, Look(freed=True, kept=True)), state.lanes.waiters
     within: list[tuple[LaneIndex, list[Needs]]] = []
     for kind, queues in waiters.for_nodes.items():
-        within += [(index, freed.rows(name, kind)) for name, index in queues.items()]
+        some, everywhere = (rows.beside() for rows in freed.rows(kind))
+        within += [(index, everywhere if name in freed.held else some) for name, index in queues.items()]
     limited = ((name, waiters.for_limit[name]) for name in freed.held if name in waiters.for_limit)
     within += [(index, [room_in(state.queues[name])]) for name, index in limited]
 
@@ -311,7 +219,3 @@ def _youngest(
     """The last of the priority before `end`."""
     found = next((one for one in index.backwards(end, room) if one.order[0] != priority or accept(one)), None)
     return None if found is None or found.order[0] != priority else found
-
-
-def _within(needs: Needs, room: Needs) -> bool:
-    return all(need <= there for need, there in zip(needs, room, strict=True))
