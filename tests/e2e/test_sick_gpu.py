@@ -18,6 +18,7 @@ from stoker.client.errors import ApiError
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.names import SYSTEM_PROJECT
 from stoker.spec.rest import NodeWithUsage
+from tests.support.burn_in_torch import TORCH_WITH_A_GPU
 from tests.support.harness import running, until
 from tests.support.nvml_scenario import NoCompiler, Scenario
 
@@ -35,18 +36,6 @@ def save(*_):
 signal.signal(signal.SIGTERM, save)
 while True:
     time.sleep(0.1)
-"""
-TORCH_WITH_A_GPU = """
-import os, sys
-if "stoker_trainer.burn_in" in sys.orig_argv:  # what there is of CUDA here: the host, under the leased GPU's name
-    import torch
-    from types import SimpleNamespace
-    host, leased = torch.device("cpu"), os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-    torch.cuda.device_count = lambda: len(leased)
-    torch.cuda.get_device_properties = lambda number: SimpleNamespace(uuid=leased[number].removeprefix("GPU-"))
-    torch.device = lambda *named: host
-    whole = torch.empty
-    torch.empty = lambda size, **how: whole(min(size, 1 << 18), **how)  # of its memory a little will do
 """
 SAYS = ["sh", "-c", "echo gpu $CUDA_VISIBLE_DEVICES"]
 SMALL = {"gpusPerWorker": 1, "cpu": "100m", "memory": "64Mi"}

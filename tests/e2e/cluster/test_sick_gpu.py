@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from stoker.spec.job import Phase
+from tests.support.burn_in_torch import TORCH_WITH_A_GPU
 from tests.support.cluster_exporters import Exporter
-from tests.support.cluster_stack import Project, Stack
+from tests.support.cluster_stack import CHART, SYSTEM, Project, Stack
 from tests.support.harness import until
 from tests.support.nvml_scenario import Scenario
 
@@ -124,6 +125,50 @@ def test_a_sick_gpu_moves_its_gang_and_nothing_lands_there_until_it_is_well(
         figure(f"{name}: {said} → a job runs there again", f"{time.monotonic() - well:.1f} s")
 
 
+@pytest.fixture
+def burn_ins(stack: Stack) -> Iterator[None]:
+    """The operator tests sick GPUs, with what is taken for CUDA in its own namespace alone."""
+    files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "torch", "namespace": SYSTEM}}
+    stack.bed.kubectl("apply", "-f", "-", stdin=json.dumps(files | {"data": {"sitecustomize.py": TORCH_WITH_A_GPU}}))
+    volume = {"name": "torch", "source": {"configMap": {"name": "torch"}}, "mountPath": "/torch"}
+    runtime = {"imagePullPolicy": "Never", "defaultFor": [SYSTEM], "volumes": [volume], "env": {"PYTHONPATH": "/torch"}}
+    stack.put_runtime("burn-in", runtime)
+    try:
+        stack.release.upgrade(CHART, stack.values(health={"burnIn": {"enabled": True, "seconds": 1}}))
+        yield
+    finally:
+        stack.release.upgrade(CHART, stack.values())
+        stack.bed.kubectl("delete", "trainingruntime", "burn-in")
+
+
+@pytest.mark.timeout(600)
+def test_what_is_over_is_tested_before_the_node_takes_jobs_again(
+    stack: Stack, project: Project, repaired: Callable[[], None], burn_ins: None, figure: Figure
+) -> None:
+    cause, driver = CAUSES["recovery action"], stack.drivers.scenario[SICK]
+    (other,) = stack.bed.nodes.keys() - {SICK}
+    cause.happen(driver, 0, time.time())
+    driver.write()
+    until(lambda: _causes(stack), "it is sick", timeout_s=60)
+    with stack.cordoned(other):
+        project.count("back", steps=1, gpusPerWorker=1)
+        until(lambda: f"sick: {cause.said} since" in project.client.why("back").summary, "why names it")
+        assert cause.ends is not None
+        over_at = time.time()
+        cause.ends(driver, 0, over_at)
+        driver.write()
+        project.until_phase("back", Phase.RUNNING, Phase.SUCCEEDED, timeout_s=240)
+    figure("recovery action over → burn-in passed, a job runs there again", f"{time.time() - over_at:.1f} s")
+    tests = json.loads(stack.bed.kubectl("get", "trainingjobs", "-n", SYSTEM, "-o", "json"))["items"]
+    assert [(one["status"]["phase"], one["spec"]["gpusPerWorker"]) for one in tests] == [
+        ("Succeeded", stack.bed.nodes[SICK].gpus)
+    ]
+    assert tests[0]["status"]["burnIn"]["gpu"] == f"GPU-{SICK}-0"
+    (cleared,) = (one for one in _object(stack)["spec"]["cleared"] if one["gpu"] == f"GPU-{SICK}-0")
+    assert cleared["by"] == "burn-in"
+    stack.bed.kubectl("delete", "trainingjobs", "--all", "-n", SYSTEM)
+
+
 @pytest.mark.timeout(1500)
 def test_a_hot_gpu_moves_the_gangs_that_wait_for_it_and_is_left_out_after_two(
     stack: Stack, project: Project, repaired: Callable[[], None], figure: Figure
@@ -160,12 +205,11 @@ def test_a_hot_gpu_moves_the_gangs_that_wait_for_it_and_is_left_out_after_two(
         figure(f"straggler, {name} gang of 4: seconds from its start to blame", f"{blamed_at - began:.0f}")
         figure("its first checkpoint since → running elsewhere; steps done twice", f"{running_at - saved_at:.1f} s; 0")
         assert running_at - saved_at < 3 * GOAL_S
-        causes = [cause["code"] for gpu in _health(stack) for cause in gpu.get("causes", ())]
         if name == "first":
-            assert causes == [], "others may use it"
+            assert _causes(stack) == [], "others may use it"
             project.client.cancel(name)
             project.until_phase(name, Phase.CANCELLED)
-    until(lambda: any(gpu.get("causes") for gpu in _health(stack)), "it is left out", timeout_s=90)
+    until(lambda: _causes(stack), "it is left out", timeout_s=90)
     project.client.cancel("second")
     for number in range(LATER):
         project.count(f"later-{number}", steps=1, gpusPerWorker=1)
@@ -174,7 +218,17 @@ def test_a_hot_gpu_moves_the_gangs_that_wait_for_it_and_is_left_out_after_two(
     figure("straggler: jobs that landed on its node after two gangs", f"0 of {LATER}")
 
 
+def _object(stack: Stack) -> dict[str, Any]:
+    """The node's GPUNodeHealth."""
+    found: dict[str, Any] = json.loads(stack.bed.kubectl("get", "gpunodes", SICK, "-o", "json"))
+    return found
+
+
 def _health(stack: Stack) -> list[dict[str, Any]]:
     """Of the node's GPUs, as the api keeps it."""
-    found: list[dict[str, Any]] = json.loads(stack.bed.kubectl("get", "gpunodes", SICK, "-o", "json"))["status"]["gpus"]
+    found: list[dict[str, Any]] = _object(stack)["status"]["gpus"]
     return found
+
+
+def _causes(stack: Stack) -> list[str]:
+    return [cause["code"] for gpu in _health(stack) for cause in gpu.get("causes", ())]
