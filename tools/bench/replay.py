@@ -6,7 +6,7 @@
     python -m tools.bench.replay kueue                      Kueue's own configurations (`kueue`), against their bounds
 
 `--order`, each in turn: fifo; las (discipline `las`); skip (fifo without reservations: who does not fit is passed);
-sjf (the same in order of run times, which nobody knows beforehand). `--queues one` puts the trace's queues into one.
+sjf (the same in order of run times, which are not known beforehand). `--queues one` puts the trace's queues into one.
 
 Time is the trace's: decide runs at every submit, end and `wake_at`, as the operator runs it but without its delays.
 Jobs run as long as the trace says and never fail; those without GPUs are left out. A job that is preempted stops at

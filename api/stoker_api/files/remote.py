@@ -53,7 +53,7 @@ class _Pool:
 
 
 class RemoteFiles:
-    """`run` while the app lives: it ends what nobody uses."""
+    """`run` while the app lives: it ends what is no longer used."""
 
     def __init__(
         self,

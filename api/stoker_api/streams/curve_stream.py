@@ -1,6 +1,6 @@
 """A job's metrics followed as they are reported: what is kept so far, then each sample, then the job's end.
 
-Owns what a follower has had: a time, up to which it has all. What comes next is taken from the feed's memory; whoever
+Owns what a follower has had: a time, up to which it has all. What comes next is taken from the feed's memory; one that
 begins, comes back or was too slow reads the file from there. Called by `routes/curves.py`.
 """
 

@@ -45,7 +45,7 @@ def render_reader(job: TrainingJob, claim: str, runtime: TrainingRuntimeSpec, se
     """The pod; `claim` keeps the job's output."""
     token = TokenProjection(audience=AUDIENCE, expiration_seconds=settings.token_expiry_s, path="token")
     security = runtime.security
-    # As whom the workers wrote, so that it may read what they made; root is not needed for that where files are open.
+    # As the same user as the workers, so that it may read what they made; where files are open root is not needed.
     user = None if security.image_user or not security.run_as_user else security.run_as_user
     group = None if security.image_user else security.run_as_group or None
     return KubePod(

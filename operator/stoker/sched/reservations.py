@@ -87,7 +87,7 @@ class Reservations:
         self.holds_back = False
         """Some job that there is room for."""
         self.queues_held: set[str] = set()
-        """Queues of such jobs, for whom so much of a limit is kept."""
+        """Queues of such jobs: so much of their limits is kept for them."""
         self._latest: tuple[datetime, Key] | None = None
         self.plan: list[Reservation] = []
         self._some: dict[tuple[int, ...], Kept] = {}

@@ -7,7 +7,7 @@ from .queries import counted, eq
 
 ENDED = "stoker_attempts_ended_total"
 FAILED = (eq("intent", "None"), 'category!="Done"')
-"""Nobody asked for the end, and not every worker was done."""
+"""The end was not asked for, and not every worker was done."""
 
 
 def ended(*matchers: str) -> tuple[Annotation, ...]:

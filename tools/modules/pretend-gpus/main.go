@@ -54,7 +54,7 @@ func main() {
 	}
 }
 
-// offer serves the GPUs and registers them, and returns when the kubelet must be told again: it restarted (a new
+// offer serves the GPUs and registers them, and returns when it must register again: it restarted (a new
 // kubelet.sock) or took our socket away.
 func offer(gpus *gpus, folder, resource string) error {
 	kubelet, own := filepath.Join(folder, filepath.Base(plugin.KubeletSocket)), filepath.Join(folder, socketName)

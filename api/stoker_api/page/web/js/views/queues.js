@@ -1,4 +1,4 @@
-// The queues as a tree: what each holds, is guaranteed, borrows and may hold, and who waits in it behind whom.
+// The queues as a tree: what each holds, is guaranteed, borrows and may hold, and which jobs wait in it, in what order.
 import { call } from "../api.js";
 import { duration, gpus, ms, number, plain, plural, quantity, bytes, whole } from "../format.js";
 import { gpusOf, keyOf, nameOf, projectOf, userOf } from "../job_facts.js";
