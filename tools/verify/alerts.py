@@ -39,7 +39,9 @@ def checked(folder: Path, only: tuple[str, ...] = (), say: object = print) -> li
     with contextlib.ExitStack() as stack:
         disk = stack.enter_context(own_disk(folder / "disk"))
         data = (disk or folder) / "data"
-        server = stack.enter_context(running(data, "--cpus", "8", "--memory", "4Gi", "--no-burn-in", env=scenario.env()))
+        server = stack.enter_context(
+            running(data, "--cpus", "8", "--memory", "4Gi", "--no-burn-in", env=scenario.env())
+        )
         client, served = stack.enter_context(server.client()), stack.enter_context(Served().listening())
         world = World(server, client, scenario, served, folder, disk)
         scrape = [*scrape_configs(server, 1.0), served.target()]
