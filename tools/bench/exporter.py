@@ -1,8 +1,11 @@
 """Prints what the exporter costs on this machine: memory of both processes, CPU, scrapes. Nothing is asserted.
 
-python -m tools.bench.exporter [seconds of CPU, default 60] [minutes of memory slope, default 0]: the real program over
-the fake NVML (tests/nvml) with 8 GPUs, a kubelet's socket with 50 pods that share them and an api that takes receipts
-(both in this process). Budget on a quiet machine: both processes < 60 MB PSS, < 2 % of a core, scrape p99 < 80 ms.
+python -m tools.bench.exporter [seconds of CPU, default 60] [minutes of memory slope, default 0] [--peer FOLDER]
+
+The real program over the fake NVML (tests/nvml) with 8 GPUs, a kubelet's socket with 50 pods that share them and an api
+that takes receipts (both in this process). Budget on a quiet machine: both processes < 60 MB PSS, < 2 % of a core,
+scrape p99 < 80 ms. --peer: afterwards PyPI's nvitop-exporter, which reads the same library by the same packages; FOLDER
+is where `pip install --target FOLDER nvitop-exporter` put it.
 
 CALL_US: each NVML call sleeps so long. An assumption, not a measurement: no GPU was at hand. What counts for us is that
 the child waits and burns nothing.
@@ -10,12 +13,14 @@ the child waits and burns nothing.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import http.client
 import json
 import os
 import platform
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -41,39 +46,57 @@ PROMETHEUS = {"Accept-Encoding": "gzip", "Accept": "application/openmetrics-text
 FORMATS = {"text": {}, "text, gzip": {"Accept-Encoding": "gzip"}, "OpenMetrics, gzip": PROMETHEUS}
 
 
-def main(cpu_s: float, slope_min: float) -> None:
+def main(cpu_s: float, slope_min: float, peer: Path | None) -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; {GPUS} GPUs, {PODS} pods")
     with tempfile.TemporaryDirectory(prefix="stoker-bench-exporter-") as scratch, contextlib.ExitStack() as stack:
         folder = Path(scratch)
         scenario = _scenario(folder)
         socket_path = _kubelet([gpu.uuid for gpu in scenario.gpus], folder, stack)
         exporter, port = _start(folder, scenario, socket_path, _api(stack))
-        try:
+        with _ended("the exporter", exporter):
             _wait_for_jobs(port)
-            child = _child_of(exporter.pid)
-            page = _scrape(_open(port), {})[1]
-            print(f"{len(page):,} bytes, {page.count(b'}'):,} series, {CALL_US} µs a call\n")
-            _memory("at the begin", exporter.pid, child)
-            before = _cpu_s(exporter.pid), _cpu_s(child)
-            began = time.monotonic()
-            _wait(cpu_s, port)
-            took_s = time.monotonic() - began
-            used = [_cpu_s(pid) - was for pid, was in zip((exporter.pid, child), before, strict=True)]
-            record(what="CPU of a core", seconds=took_s, parent=used[0] / took_s, child=used[1] / took_s)
-            print(
-                f"CPU over {took_s:.0f} s, a scrape every 15 s: parent {used[0] / took_s:.2%}, child "
-                f"{used[1] / took_s:.2%}, both {sum(used) / took_s:.2%} of a core"
-            )
-            for name, headers in FORMATS.items():
-                _scrapes(port, name, headers)
+            pids = {"parent": exporter.pid, "child": _child_of(exporter.pid)}
+            _measure("", port, pids, cpu_s)
             if slope_min:
-                _slope(slope_min, port, exporter.pid, child)
-            _memory("at the end", exporter.pid, child)
-        finally:
-            exporter.terminate()
-            began = time.monotonic()
-            exporter.wait(10)
-            print(f"end after SIGTERM: {time.monotonic() - began:.3f} s")
+                _slope(slope_min, port, tuple(pids.values()))
+        if peer is not None:
+            other, port = _start_peer(peer, scenario)
+            with _ended("the peer", other):
+                _measure("peer: ", port, {"peer": other.pid}, cpu_s)
+
+
+@contextlib.contextmanager
+def _ended(name: str, process: subprocess.Popen[str]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.terminate()
+        began = time.monotonic()
+        process.wait(10)
+        print(f"{name} ended after SIGTERM in {time.monotonic() - began:.3f} s")
+
+
+def _measure(of: str, port: int, pids: dict[str, int], cpu_s: float) -> None:
+    """Size of the page, memory, CPU over so many seconds, latency of scrapes."""
+    page = _scrape(_open(port), {})[1]
+    record(what=f"{of}page", series=page.count(b"}"), bytes=len(page))
+    print(f"\n{of}{len(page):,} bytes, {page.count(b'}'):,} series, {CALL_US} µs a call")
+    _memory(f"{of}memory at the begin", pids)
+    before = {name: _cpu_s(pid) for name, pid in pids.items()}
+    began = time.monotonic()
+    _wait(cpu_s, port)
+    took_s = time.monotonic() - began
+    used = {name: (_cpu_s(pid) - before[name]) / took_s for name, pid in pids.items()}
+    record(what=f"{of}CPU of a core", seconds=took_s, **used)
+    print(f"{of}CPU over {took_s:.0f} s, a scrape every 15 s: {_each(used, '.2%')} of a core")
+    for name, headers in FORMATS.items():
+        _scrapes(port, of + name, headers)
+    _memory(f"{of}memory at the end", pids)
+
+
+def _each(figures: dict[str, float], form: str) -> str:
+    named = ", ".join(f"{name} {one:{form}}" for name, one in figures.items())
+    return f"{named}, together {sum(figures.values()):{form}}"
 
 
 def _scenario(folder: Path) -> Scenario:
@@ -171,6 +194,23 @@ def _start(folder: Path, scenario: Scenario, kubelet: Path, api: str) -> tuple[s
     raise SystemExit("the exporter did not start")
 
 
+def _start_peer(folder: Path, scenario: Scenario) -> tuple[subprocess.Popen[str], int]:
+    """Ready once it has found its GPUs. Its log is a warning a poll for each call that the fake NVML lacks."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "nvitop_exporter", "--bind-address", "127.0.0.1", "--port", str(port)]
+    env = {**os.environ, **scenario.env(), "PYTHONPATH": str(folder)}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        with contextlib.suppress(OSError):
+            if _scrape(_open(port), {})[1].count(b"gpu_power_usage") > GPUS:
+                return process, port
+        time.sleep(1)
+    process.kill()
+    raise SystemExit(f"the peer shows no {GPUS} GPUs after a minute; is nvitop-exporter in {folder}?")
+
+
 def _wait_for_jobs(port: int) -> None:
     """A kubelet that has just started is not asked for ten seconds."""
     until = time.monotonic() + 60
@@ -193,10 +233,10 @@ def _pss_mb(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-def _memory(when: str, parent: int, child: int) -> None:
-    one, other = _pss_mb(parent), _pss_mb(child)
-    record(what=f"memory {when}", parent_mib=one, child_mib=other, both_mib=one + other)
-    print(f"PSS {when}: parent {one:.1f} MiB, child {other:.1f} MiB, both {one + other:.1f} MiB")
+def _memory(what: str, pids: dict[str, int]) -> None:
+    found = {name: _pss_mb(pid) for name, pid in pids.items()}
+    record(what=what, **{f"{name}_mib": one for name, one in found.items()}, together_mib=sum(found.values()))
+    print(f"{what}, PSS in MiB: {_each(found, '.1f')}")
 
 
 def _cpu_s(pid: int) -> float:
@@ -234,14 +274,14 @@ def _scrapes(port: int, name: str, headers: dict[str, str]) -> None:
     print(f"{SCRAPES} scrapes, {name}: p50 {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, most {max(took_ms):.2f} ms")
 
 
-def _slope(minutes: float, port: int, parent: int, child: int) -> None:
+def _slope(minutes: float, port: int, pids: tuple[int, ...]) -> None:
     """Least squares over one reading a 10 s."""
     points: list[tuple[float, float]] = []
     began = time.monotonic()
     for turn in _every(10.0, minutes * 60):
         if turn % 2 == 0:
             _scrape(_open(port), PROMETHEUS)
-        points.append(((time.monotonic() - began) / 60, _pss_mb(parent) + _pss_mb(child)))
+        points.append(((time.monotonic() - began) / 60, sum(map(_pss_mb, pids))))
     slope = statistics.linear_regression(*zip(*points, strict=True)).slope
     print(
         f"memory over {minutes:g} min: {slope * 1024:+.1f} KiB a minute, {points[0][1]:.1f} → {points[-1][1]:.1f} MiB"
@@ -255,5 +295,8 @@ def _every(seconds: float, whole_s: float) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    numbers = [float(word) for word in sys.argv[1:]]
-    main(*[*numbers, *(60.0, 0.0)[len(numbers) :]])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cpu_s", type=float, nargs="?", default=60.0)
+    parser.add_argument("slope_min", type=float, nargs="?", default=0.0)
+    parser.add_argument("--peer", type=Path)
+    main(**vars(parser.parse_args()))
