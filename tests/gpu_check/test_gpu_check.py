@@ -84,3 +84,15 @@ def test_nvml_over_the_fake_library(tmp_path: Path) -> None:
     assert not section.error, section.error
     assert "nvmlDeviceGetFieldValues: p99, µs" in section.figures and "a poll: p50, µs" in section.figures
     assert "as root: GPM values" in section.figures
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_burn_in_gives_its_time_and_bandwidths() -> None:
+    """Here on the host."""
+    pytest.importorskip("torch")
+    section = run("burn_in", Here(Path(sys.executable)), 60)
+    assert not section.error, section.error
+    assert section.figures["wrong"] == "nothing" and section.figures["NVLink"] == "not measured: no GPU"
+    rates = [section.figures[f"copies with the host, GB/s: {way}"] for way in ("to", "from")]
+    assert all(isinstance(rate, float) and rate > 0 for rate in rates)

@@ -116,12 +116,16 @@ struct pci {
   char bus_id[32];
 };
 
+static void give_pci(struct pci *pci, const char *bus) {
+  memset(pci, 0, sizeof *pci);
+  snprintf(pci->bus_id, sizeof pci->bus_id, "%.31s", bus);
+  snprintf(pci->legacy, sizeof pci->legacy, "%.15s", bus + 4);
+  sscanf(bus, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
+}
+
 int nvmlDeviceGetPciInfo_v3(device_t device, struct pci *pci) {
   ENTER(device);
-  memset(pci, 0, sizeof *pci);
-  snprintf(pci->bus_id, sizeof pci->bus_id, "%.31s", d.gpu->bus);
-  snprintf(pci->legacy, sizeof pci->legacy, "%.15s", d.gpu->bus + 4);
-  sscanf(d.gpu->bus, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
+  give_pci(pci, d.gpu->bus);
   return SUCCESS;
 }
 
@@ -346,5 +350,22 @@ int nvmlDeviceGetNvLinkState(device_t device, unsigned link, unsigned *active) {
   if (isnan(VALUE(nvlinks))) return NOT_SUPPORTED;
   if (link >= VALUE(nvlinks)) return INVALID_ARGUMENT;
   *active = link < VALUE(nvlinks_up);
+  return SUCCESS;
+}
+
+/* 0: a GPU, 2: a switch. */
+int nvmlDeviceGetNvLinkRemoteDeviceType(device_t device, unsigned link, unsigned *type) {
+  ENTER(device);
+  if (isnan(VALUE(nvlinks)) || link >= VALUE(nvlinks_up)) return NOT_SUPPORTED;
+  *type = VALUE(nvlink_to) < 0 ? 2 : 0;
+  return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(device_t device, unsigned link, struct pci *pci) {
+  ENTER(device);
+  int to = (int)VALUE(nvlink_to);
+  if (isnan(VALUE(nvlinks)) || link >= VALUE(nvlinks_up)) return NOT_SUPPORTED;
+  if (to >= d.scenario->gpu_count) return INVALID_ARGUMENT;
+  give_pci(pci, to < 0 ? "00000000:00:00.0" : d.scenario->gpus[to].bus);
   return SUCCESS;
 }

@@ -116,9 +116,11 @@ static double field_number(struct device d, unsigned id, unsigned scope, unsigne
   case 74: return throttled_ns(d, 0x4);
   case 76: return throttled_ns(d, 0x10);
   case 82: *type = 1; return VALUE(mem_temp);
+  case 90: *type = 1; return VALUE(nvlinks_up) > 0 ? VALUE(nvlink_mbps) : NAN;
   case 91: *type = 1; return VALUE(nvlinks);
   case 138: return d.gpu->nvlink5 || !all_links ? NAN : floor(counted(d, K_nvlink_tx) / 1024);
   case 139: return d.gpu->nvlink5 || !all_links ? NAN : floor(counted(d, K_nvlink_rx) / 1024);
+  case 164: *type = 1; return scope < VALUE(nvlinks_up) ? VALUE(nvlink_mbps) : NAN;
   case 185: case 186: *type = 1; return scope == 0 ? VALUE(watts) * 1000 : NAN;
   case 187: *type = 1; return VALUE(limit_min) * 1000;
   case 188: *type = 1; return VALUE(limit_max) * 1000;

@@ -20,6 +20,7 @@
   X(tl_shutdown, -7) X(tl_slowdown, -2) X(tl_mem_max, 0) X(tl_gpu_max, 0)                                              \
   X(pcie_tx, 0) X(pcie_rx, 0) X(pcie_replay, 0) X(pcie_gen, 5) X(pcie_gen_max, 5) X(pcie_width, 16)                    \
   X(pcie_width_max, 16) X(nvlink_tx, 0) X(nvlink_rx, 0) X(nvlinks, 18) X(nvlinks_up, 18) X(nvlink_replay, 0)           \
+  X(nvlink_to, -1) X(nvlink_mbps, 26562)                                                                               \
   X(nvlink_recovery, 0) X(nvlink_crc, 0) X(ecc_corrected_volatile, 0) X(ecc_uncorrected_volatile, 0)                   \
   X(ecc_corrected_aggregate, 0) X(ecc_uncorrected_aggregate, 0) X(remap_corrected, 0) X(remap_uncorrected, 0)          \
   X(remap_pending, 0) X(remap_failed, 0) X(retired_pending, NAN) X(recovery, 0)     \

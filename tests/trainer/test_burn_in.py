@@ -57,10 +57,12 @@ def test_it_says_what_it_found_and_exits_by_it(
     small = ["--seconds", "0", "--cpu", "--memory-share", "0.01"]
     done = subprocess.run([sys.executable, "-m", "stoker_trainer.burn_in", *small], capture_output=True, text=True)
     said = json.loads(done.stdout)
-    assert (done.returncode, said["passed"], said["wrong_words"]) == (0, True, 0), done.stderr
+    assert (done.returncode, said["passed"], said["wrong"], said["wrong_words"]) == (0, True, [], 0), done.stderr
+    assert said["nvlink"] == "not measured: no GPU"
     assert set(said["copy_gb_s"]) == {"to", "from"} and min(said["copy_gb_s"].values()) > 0
     assert burn_in.main([*small, "--least-gb-s", "1e9"]) == burn_in.FAILED
-    assert not json.loads(capsys.readouterr().out)["passed"]
+    said = json.loads(capsys.readouterr().out)
+    assert not said["passed"] and [one.endswith(" GB/s to or from the host") for one in said["wrong"]] == [True]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert burn_in.main(["--seconds", "0"]) == burn_in.ABSENT
     assert "a GPU is not visible here; none is" in capsys.readouterr().err

@@ -32,6 +32,7 @@ SECTIONS = {
     "nvml": 60.0,
     "energy": 90.0,
     "pcie": 60.0,
+    "burn_in": 60.0,
     "chain": 120.0,
 }
 """Name of the module → the seconds it may take at most."""

@@ -3,10 +3,10 @@
     python -m stoker_trainer.burn_in [--gpu UUID] [--seconds S] [--memory-share X] [--least-gb-s N]
 
 Of each visible GPU, or of the one that is named, one after the other: products of matrices of -1, 0 and 1, which every
-precision gets exactly right; a pattern in most of its free memory, and its inverse; copies from and to the host. Prints
-one JSON object a line. Exits with FAILED if a GPU failed, ABSENT if there is none or not the one that is named, 1 if
-the test itself broke. Never trains; knows nothing of jobs. Run by the operator's burn-ins and by administrators
-(docs/gpu-health.md).
+precision gets exactly right; a pattern in most of its free memory, and its inverse; copies from and to the host, and
+over NVLink from and to the other visible GPUs. Prints one JSON object a line; what was not measured says so. Exits with
+FAILED if a GPU failed, ABSENT if there is none or not the one that is named, 1 if the test itself broke. Never trains;
+knows nothing of jobs. Run by the operator's burn-ins and by administrators (docs/gpu-health.md).
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from .nvlinks import DOWN, Copies, Links, Unreadable, faults, norm_gb_s, read
 
 SIZE = 2048
 """Of the matrices of -1, 0 and 1: sums of so many products stay within 256, which every precision holds exactly, in
@@ -103,22 +105,30 @@ def _pattern(piece: torch.Tensor, number: int, *, invert: bool) -> torch.Tensor:
 
 
 def copy_gb_s(device: torch.device, size_bytes: int = _COPY_BYTES) -> dict[str, float]:
-    """GB/s to the device and back, the best of five."""
-    pinned = device.type == "cuda"
-    host = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=pinned)
+    """GB/s to the device from the host, and back."""
+    host = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
     there = torch.empty(size_bytes, dtype=torch.uint8, device=device)
-    return {
-        name: round(max(_rate(device, size_bytes, target, source) for _ in range(5)), 2)
-        for name, target, source in (("to", there, host), ("from", host, there))
-    }
+    return {"to": best_gb_s(there, host), "from": best_gb_s(host, there)}
 
 
-def _rate(device: torch.device, size_bytes: int, target: torch.Tensor, source: torch.Tensor) -> float:
-    _wait(device)
+def peer_copies(device: torch.device, peer: torch.device, size_bytes: int = _COPY_BYTES) -> Copies:
+    """Between two GPUs."""
+    here, there = (torch.empty(size_bytes, dtype=torch.uint8, device=one) for one in (device, peer))
+    return Copies(to=best_gb_s(there, here), back=best_gb_s(here, there))
+
+
+def best_gb_s(target: torch.Tensor, source: torch.Tensor) -> float:
+    """Of five copies."""
+    return round(max(_rate(target, source) for _ in range(5)), 2)
+
+
+def _rate(target: torch.Tensor, source: torch.Tensor) -> float:
+    _wait(source.device, target.device)
     began = time.perf_counter()
     target.copy_(source)
-    _wait(device)
-    return size_bytes / (time.perf_counter() - began) / 1e9
+    _wait(source.device, target.device)
+    rate: float = source.nbytes / (time.perf_counter() - began) / 1e9
+    return rate
 
 
 def link_gb_s(number: int, devices: Path = _PCI) -> float:
@@ -139,15 +149,55 @@ def _carries_gb_s(end: Path) -> float:
     return float((end / "max_link_speed").read_text().split()[0]) * lanes / 8
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _wait(*devices: torch.device) -> None:
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
-def tested(device: torch.device, seconds: float, memory_share: float, least_gb_s: float | None) -> dict[str, Any]:
-    """What came out, as it is printed; `passed` sums it up. A call that fails is a failure of the GPU."""
+def nvlink_copies(
+    device: torch.device, uuid: str, peers: Mapping[str, torch.device], links: Mapping[str, Links]
+) -> tuple[dict[str, Any] | str, dict[str, Copies]]:
+    """What is printed of the GPU's NVLinks; and the copies, by the peer's uuid.
+
+    `peers`: the other GPUs, `links`: of all that NVML knows, both by uuid.
+    """
+    own = links.get(uuid)
+    if own is None or not own.ends:
+        return "not measured: " + ("NVML does not know this GPU" if own is None else "the GPU has none"), {}
+    said: dict[str, Any] = {}
+    copies: dict[str, Copies] = {}
+    for peer, where in peers.items():
+        norm = norm_gb_s(own, links[peer]) if peer in links else 0.0
+        if not norm:
+            said[peer] = "not measured: no NVLink that NVML knows joins them"
+        elif not torch.cuda.can_device_access_peer(device, where):
+            said[peer] = "not measured: the driver grants no access to it"
+        else:
+            try:
+                copies[peer] = peer_copies(device, where)
+            except torch.OutOfMemoryError:
+                said[peer] = "not measured: no memory was free"
+                continue
+            said[peer] = {"to": copies[peer].to, "from": copies[peer].back, "norm": round(norm, 2)}
+    counts = {"links": len(own.ends), "down": own.ends.count(DOWN), "link_gb_s": own.link_gb_s}
+    return {**counts, "gb_s": said or "not measured: no peer visible"}, copies
+
+
+def tested(
+    device: torch.device,
+    peers: Mapping[str, torch.device],
+    seconds: float,
+    memory_share: float,
+    least_gb_s: float | None,
+) -> dict[str, Any]:
+    """What came out, as it is printed; `wrong` sums it up. A call that fails is a failure of the GPU.
+
+    `peers`: the other visible GPUs, by uuid.
+    """
     began = time.monotonic()
     said: dict[str, Any] = {"device": str(device), **_name(device)}
+    wrong: list[str] = []
     try:
         if device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True
@@ -157,12 +207,28 @@ def tested(device: torch.device, seconds: float, memory_share: float, least_gb_s
         if least_gb_s is None:
             least_gb_s = _OF_THE_LINK * link_gb_s(device.index) if device.type == "cuda" else 0.0
         said["least_gb_s"] = round(least_gb_s, 2)
-        is_right = not said["wrong_words"] and not any(said["wrong_products"].values())
-        said["passed"] = is_right and min(said["copy_gb_s"].values()) >= least_gb_s
+        wrong += [f"{count} wrong elements in {of}" for of, count in said["wrong_products"].items() if count]
+        wrong += [f"{count} wrong words in memory" for count in (said["wrong_words"],) if count]
+        slowest = min(said["copy_gb_s"].values())
+        wrong += [f"{slowest} GB/s to or from the host"] if slowest < least_gb_s else []
+        said["nvlink"], found = _nvlinks(device, peers)
+        wrong += found
     except RuntimeError as error:
-        said |= {"error": str(error).splitlines()[0][:300], "passed": False}
-    said["seconds"] = round(time.monotonic() - began, 1)
-    return said
+        wrong.append(str(error).splitlines()[0][:300])
+    return {"passed": not wrong, "wrong": wrong, **said, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _nvlinks(device: torch.device, peers: Mapping[str, torch.device]) -> tuple[dict[str, Any] | str, list[str]]:
+    """What is printed of them, and what is wrong."""
+    if device.type != "cuda":
+        return "not measured: no GPU", []
+    uuid = _uuid(device.index)
+    try:
+        links = read()
+    except Unreadable as error:
+        return f"not measured: {error}", []
+    said, copies = nvlink_copies(device, uuid, peers, links)
+    return said, faults(links, uuid, copies) if uuid in links else []
 
 
 def _name(device: torch.device) -> dict[str, str]:
@@ -191,16 +257,18 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--cpu", action="store_true", help="test the host instead: whether the test itself works")
     given = parser.parse_args(argv)
-    uuids = [] if given.cpu else [_uuid(number) for number in range(torch.cuda.device_count())]
-    gpus = [torch.device("cuda", number) for number, uuid in enumerate(uuids) if given.gpu in (None, uuid)]
+    count = 0 if given.cpu else torch.cuda.device_count()
+    visible = [(_uuid(number), torch.device("cuda", number)) for number in range(count)]
+    gpus = [device for uuid, device in visible if given.gpu in (None, uuid)]
     devices = [torch.device("cpu")] if given.cpu else gpus
     if not devices:
-        seen = ", ".join(uuids) or "none"
+        seen = ", ".join(uuid for uuid, _ in visible) or "none"
         sys.stderr.write(f"{given.gpu or 'a GPU'} is not visible here; {seen} is\n")
         return ABSENT
     found = []
     for device in devices:
-        found.append(tested(device, given.seconds, given.memory_share, given.least_gb_s))
+        peers = {uuid: other for uuid, other in visible if other != device}
+        found.append(tested(device, peers, given.seconds, given.memory_share, given.least_gb_s))
         sys.stdout.write(json.dumps(found[-1]) + "\n")
         sys.stdout.flush()
     return 0 if all(one["passed"] for one in found) else FAILED
