@@ -208,7 +208,10 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         chosen = choose(self, order, lane, requests)
         with monkeypatch.context() as patch:
             patch.setattr(Reservations, "_as_before", lambda *args: found.append(as_before(*args) is not None))
-            assert choose(self, order, lane, requests) == chosen
+            anew = choose(self, order, lane, requests)
+        assert (anew and (anew.request, anew.spread, anew.settled)) == (
+            chosen and (chosen.request, chosen.spread, chosen.settled)
+        )
         return chosen
 
     monkeypatch.setattr(Reservations, "_choose", checked)

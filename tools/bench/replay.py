@@ -31,6 +31,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 
+from stoker.process import keep_loaded
 from stoker.sched.decide import decide
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec
@@ -277,6 +278,7 @@ def main() -> int:
         )
         command.add_argument("--order", nargs="+", choices=["fifo", "las", "skip", "sjf"], default=["fifo"])
     options = parser.parse_args()
+    keep_loaded()  # as the operator does
     if options.command == "kueue":
         for name in kueue.SHAPES if "all" in options.shapes else options.shapes:
             against_bound(name, kueue.SHAPES[name])

@@ -189,6 +189,8 @@ class Reservation:
     """The lane's, on GPUs of the type that was chosen."""
     spread: tuple[tuple[int, int], ...]
     """Nodes: (slot, workers). Empty: only its share of the queue's limit, which is what blocks it."""
+    nodes: tuple[str, ...] = ()
+    """Their names."""
     settled: bool = False
     """There is no choice: of the room that is there now or kept for it already it needs all."""
 

@@ -121,7 +121,9 @@ class QueueState(Account):
         """Within the limits, its own and those above. `kept`: account -> what is spoken for. What isn't wanted can't be
         short."""
         limited = self.limited(request.filter.type)
-        wanted = request.totals if limited else NOTHING
+        if not limited:
+            return True
+        wanted = request.totals
         return all(
             limit is None or not want or used + keep + want <= limit
             for one in limited

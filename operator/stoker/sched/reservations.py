@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
@@ -102,28 +103,25 @@ class Reservations:
         could = [one for one in choices(self._state, queue, lane.request) if queue.could_hold(one)]
         if not could:
             return
-        request, spread, settled = could[0], Spread(), False
         within = [one for one in could if queue.has_room(one)]
         if within:
-            found = self._choose(order, lane, within) if self.gangs < MAX_RESERVATIONS else None
-            if found is None:
+            one = self._choose(order, lane, within) if self.gangs < MAX_RESERVATIONS else None
+            if one is None:
                 return
-            request, spread, settled = found
             self.gangs += 1
         elif self.limited[queue.name] == MAX_RESERVATIONS:
             return
         else:
             self.limited[queue.name] += 1
-        one = Reservation(order, lane, request, spread, settled)
+            one = Reservation(order, lane, could[0], Spread())
         if self._is_as_before:
-            self._is_as_before = self._before.get(order[2]) == len(self.plan) and one.keeps_as(
-                self._state.plan[len(self.plan)]
-            )
+            at = len(self.plan)
+            self._is_as_before = self._before.get(order[2]) == at and one.keeps_as(self._state.plan[at])
         self._kept.add(one)
         self._latest = max(self._latest or order[1:], order[1:])
         self.plan.append(one)
-        for slot, _ in spread:
-            self._state.changes.keep_node(self._state.nodes.names[slot])
+        for name in one.nodes:
+            self._state.changes.keep_node(name)
 
     def ahead_of(self, order: Order, queue: QueueState) -> Kept:
         """Of those made so far, the ones that bind the job. They all do unless priorities or shares put younger jobs
@@ -154,27 +152,28 @@ class Reservations:
 
     def settle(self, *, held: bool) -> None:
         """All have been made, and all lanes looked at that they may hold back. `held`: they hold back some."""
-        changes, names = self._state.changes, self._state.nodes.names
-        nodes = {names[slot] for one in self.plan for slot, _ in one.spread}
+        changes = self._state.changes
+        nodes = {name for one in self.plan for name in one.nodes}
         for name, new in (("kept_nodes", nodes), ("kept_queues", self.queues_held)):
             new = new if held else set()
             if getattr(changes, name) != new:
                 self._state.journal.set(changes, name, new)
 
-    def _choose(self, order: Order, lane: Lane, requests: Sequence[Request]) -> tuple[Request, Spread, bool] | None:
-        """On GPUs of the type that lets it start soonest; and whether that is settled."""
+    def _choose(self, order: Order, lane: Lane, requests: Sequence[Request]) -> Reservation | None:
+        """On GPUs of the type that lets it start soonest."""
         state = self._state
         entry = state.entries[order[2]]
         cost = cost_of(state, entry, self._now)
         keep = self._kept.nodes
         last = self._as_before(order, lane, requests, cost.nodes, keep)
         if last is not None:
-            return last.request, last.spread, True
+            return last if last.order is order else replace(last, order=order)
         soonest = starts_soonest(state, lane, requests, cost, keep, self._now)
         if soonest is None or too_dear(entry, cost, soonest[1], self._now) is not None:
             return None
         request, found = soonest
-        return request, found.spread, found.settled
+        nodes = tuple([state.nodes.names[slot] for slot, _ in found.spread])
+        return Reservation(order, lane, request, found.spread, nodes, found.settled)
 
     def _as_before(
         self, order: Order, lane: Lane, requests: Sequence[Request], stay: tuple[str, ...], keep: Keep | None
@@ -187,10 +186,13 @@ class Reservations:
         last, table = state.plan[at], state.nodes
         if not last.settled or last.lane is not lane or [last.request] != list(requests):
             return None
-        if tuple([table.names[slot] for slot, _ in last.spread]) != stay:
+        if last.nodes != stay:
             return None
+        follows = self._is_as_before and at == len(self.plan)
+        if follows and last.request.gpus > self._most_freed and state.changes.freed_nodes.isdisjoint(last.nodes):
+            return last
         mine, freed, moved = {slot for slot, _ in last.spread}, self._freed, set[int]()
-        if not self._is_as_before or at != len(self.plan):
+        if not follows:
             plans = state.plan[:at], self.plan
             then, now = ({(one.order[2], one.request, one.spread) for one in plan} for plan in plans)
             moved = {slot for _, _, spread in then ^ now for slot, _ in spread}
@@ -202,6 +204,11 @@ class Reservations:
                 return None
         moved |= freed
         return None if any(fits_one(table, last.request, slot, keep) for slot in moved - mine) else last
+
+    @cached_property
+    def _most_freed(self) -> int:
+        """GPUs that are free on one of those, at most: the pass takes of them and gives back nothing."""
+        return max((int(self._state.nodes.free_gpu[slot]) for slot in self._freed), default=0)
 
     @cached_property
     def _freed(self) -> set[int]:
@@ -273,7 +280,7 @@ def idle_for(
             idle = max(idle, min(gpus, room_in(one.lane.queue)[0]))
         elif not slots:
             idle = gpus  # what is short of the queue's limit is cores or memory
-        found[one.order[2]] = (idle, tuple(state.nodes.names[slot] for slot in slots))
+        found[one.order[2]] = (idle, one.nodes)
     left = held_back(sum(idle for idle, _ in found.values()))
     counted: dict[Key, tuple[float, tuple[str, ...]]] = {}
     for key, (idle, nodes) in found.items():
