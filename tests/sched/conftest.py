@@ -415,7 +415,8 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 set(state.changes.filled_nodes),
                 dict(state.claims.moved),
                 dict(state.claims.ready),
-                list(state.claims.given_up._sorted),
+                (dict(state.claims.given_up._due), list(state.claims.given_up._times)),
+                {at: set(keys) for at, keys in state.claims.given_up._at.items()},
             ),
             {
                 (name, request): list(orders)

@@ -6,7 +6,7 @@ Source: KAI-Scheduler's Statement and Kueue's snapshot revert; ours costs one `i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -68,6 +68,13 @@ class Journal:
                 mapping.clear()  # or else a walk over it goes on to cost what it was at its largest
             if self._open:
                 self._log.append((mapping.__setitem__, (key, value)))
+
+    def put_all(self, mapping: dict[K, V], new: Mapping[K, V]) -> None:
+        if self._open:
+            for key, value in new.items():
+                self.put(mapping, key, value)
+        else:
+            mapping.update(new)
 
     def add(self, members: set[K], item: K) -> None:
         if item not in members:
