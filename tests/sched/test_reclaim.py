@@ -92,13 +92,14 @@ def test_a_reclaim_is_linear_in_its_victims(sched: SimpleNamespace) -> None:
 
 
 def reclaiming(sched: SimpleNamespace, seed: int) -> Decisions:
-    """Owners, two of them below one parent, and a queue that preempts by priority, all with many jobs of few classes,
-    some of which have waited long enough to reserve."""
+    """Owners, two of them below one parent or beside it, and a queue that preempts by priority, all with many jobs of
+    few classes, some of which have waited long enough to reserve."""
     rng = random.Random(seed)
+    parent = rng.choice(["top", None])
     queues = [
         sched.queue("top", guarantee=rng.choice([8, 16])),
-        sched.queue("own", guarantee=rng.randrange(8), parent="top"),
-        sched.queue("too", guarantee=rng.randrange(8), parent="top"),
+        sched.queue("own", guarantee=rng.randrange(8), parent=parent, weight=rng.choice([1, 3])),
+        sched.queue("too", guarantee=rng.randrange(8), parent=parent, gpus=rng.choice([None, 9])),
         preempting(sched.queue("urgent", guarantee=rng.choice([None, 4]), gpus=rng.choice([None, 12]))),
         sched.queue("lent", budget=100.0),
     ]
@@ -118,7 +119,7 @@ def reclaiming(sched: SimpleNamespace, seed: int) -> Decisions:
 @given(seed=st.integers(0, 2**32))
 def test_claims_decided_in_a_row_are_those_of_one_turn_after_another(seed: int, sched: SimpleNamespace) -> None:
     found = reclaiming(sched, seed)
-    with mock.patch.object(JobOrder, "goes_on", return_value=False):
+    with mock.patch.object(JobOrder, "in_a_row", return_value=[]):
         assert reclaiming(sched, seed) == found
 
 

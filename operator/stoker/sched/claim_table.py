@@ -6,6 +6,7 @@ Owns these tables; what a claim comes to is decided in `claims`. A claim is coun
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from stoker.spec.job import Claim, Victim
@@ -16,6 +17,7 @@ from .deadlines import Deadlines
 from .entries import Entry, Order
 from .holdings import Holdings
 from .journal import Journal
+from .queue_state import QueueState
 from .request import Request
 from .running import RunningJobs
 from .sorted_list import SortedList
@@ -65,28 +67,44 @@ class ClaimTable:
         if claimant is not None:
             self._journal.put(self.moved, claimant, None)
 
-    def put(self, entry: Entry, claim: Claim) -> None:
-        self._journal.put(self.jobs, entry.key, None)
-        self._journal.put(self.moved, entry.key, None)
-        self.given_up.set(entry.key, at_the_earliest(claim))
-        kinds = self.of.get(entry.queue.name)
+    def put(self, queue: QueueState, entries: Sequence[Entry], *, decided: bool) -> None:
+        """Pending jobs of the queue that ask for the same, each with its claim. `decided`: just now, so that their
+        victims all hold their places."""
+        journal, keys = self._journal, [entry.key for entry in entries]
+        journal.put_all(self.jobs, dict.fromkeys(keys))
+        if not decided:
+            journal.put_all(self.moved, dict.fromkeys(keys))
+        kinds = self.of.get(queue.name)
         if kinds is None:
             kinds = {}
-            self._journal.put(self.of, entry.queue.name, kinds)
-        held = entry.held
-        orders = kinds.get(held)
-        if orders is None:
-            orders = SortedList()
-            self._journal.put(kinds, held, orders)
-        orders.add(entry.order)
-        self._journal.note(orders.remove, entry.order)
-        for victim in claim.victims:
-            key = victim.key
-            self._journal.put(self.victims, key, entry.key)
-            if victim.keeps:
-                self._journal.put(self.keeps, key, victim)
-            self._running.note(key)
-        self._holdings.hold(entry, claim.placement)
+            journal.put(self.of, queue.name, kinds)
+        victims: dict[Key, Key] = {}
+        times: dict[datetime, list[Key]] = {}
+        for entry in entries:
+            claim = entry.claim
+            assert claim is not None
+            times.setdefault(claim.since, []).append(entry.key)
+            for victim in claim.victims:
+                victims[victim.key] = entry.key
+                if victim.keeps:
+                    journal.put(self.keeps, victim.key, victim)
+        for since, keys in times.items():
+            self.given_up.add(keys, since + PATIENCE)
+        journal.put_all(self.victims, victims)
+        self._running.note(victims)
+        by_type: dict[str, list[Entry]] = {}
+        for entry in entries:
+            by_type.setdefault(entry.gpu_type, []).append(entry)
+        for some in by_type.values():
+            held = some[0].held
+            orders = kinds.get(held)
+            if orders is None:
+                orders = SortedList()
+                journal.put(kinds, held, orders)
+            for entry in some:
+                orders.add(entry.order)
+                journal.note(orders.remove, entry.order)
+            self._holdings.hold(some, [entry.room for entry in some])
 
     def drop(self, entry: Entry, *, stays: bool = False) -> None:
         """Nothing happens where it has no claim. `stays`: it starts there, and what it holds stays counted."""
@@ -109,7 +127,7 @@ class ClaimTable:
             if self.victims.get(key) == entry.key:
                 self._journal.drop(self.victims, key)
                 self._journal.drop(self.keeps, key)
-                self._running.note(key)
+                self._running.note((key,))
                 for name in self._entries[key].workers_on if key in self._entries else ():
                     self._changes.fill_node(name)  # it stays, and others may have counted on what it would leave
 

@@ -137,7 +137,7 @@ def end_void(state: SchedulerState) -> dict[Key, int]:
             claim = entry.claim
             if claim is not None and not _is_possible(state, entry):
                 found[entry.key] = claim.replans + 1
-                state.set_claim(entry, None)
+                state.end_claim(entry)
     return found
 
 
@@ -147,7 +147,7 @@ def end_late(state: SchedulerState, now: datetime) -> None:
         claim = state.entries[key].claim
         at = now if claim is None else given_up_at(state, claim)
         if at <= now:
-            state.set_claim(state.entries[key], None)
+            state.end_claim(state.entries[key])
         else:
             state.claims.given_up.set(key, at)
 

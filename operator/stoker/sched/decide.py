@@ -234,12 +234,12 @@ def _claim(
     claim, last = preemption.claim_for(entry, lane, reservations), None
     if claim is not None and lane.place is not None:
         state.lanes.set_blocked_by(lane, None)
-    while claim is not None:
-        state.set_claim(entry, claim)
-        claim, last = None, entry
-        if lane.jobs and turns.goes_on(lane):
-            entry = state.entries[lane.jobs.first()[2]]
-            claim = preemption.next_claim(entry, lane, reservations)  # it fits no more than the one before
+    found = [] if claim is None else [(entry, claim)]
+    while found:
+        state.claim(lane, found)
+        last = found[-1][0]
+        # Those behind it fit no more than the one before.
+        found = preemption.next_claims(lane, turns.in_a_row(lane), reservations) if lane.jobs else []
     return last
 
 

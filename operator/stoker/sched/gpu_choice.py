@@ -28,7 +28,7 @@ def choices(state: SchedulerState, queue: QueueState, request: Request) -> tuple
 
     def rank(one: Request) -> tuple[bool, int, str]:
         name = one.filter.type
-        theirs = any(is_entitled(above, wanted, name) for above in queue.path)
+        theirs = any(entitled_to(above, wanted, name) for above in queue.path)
         return not theirs, int(np.maximum(table.free_for(one.filter), 0).sum()), name
 
     return tuple(sorted((request.on(name) for name in types), key=rank))
@@ -45,14 +45,16 @@ def kind_of(state: SchedulerState, lane: Lane) -> LaneKind:
     return state.nodes.gpus.types_for(lane.request.filter) or True
 
 
-def is_entitled(queue: QueueState, wanted: Totals, gpu_type: str) -> bool:
-    """With so much more, on GPUs of that type, it holds no more than is guaranteed to it, of all that the guarantee
-    names."""
-    own, named = queue.own(gpu_type), False
-    for one in own:
-        for guarantee, used, want in zip(one.guarantee, one.used, wanted, strict=True):
-            if guarantee is not None and want:
-                named = True
-                if used + want > guarantee:
-                    return False
-    return named and (not wanted.gpus or any(one.guarantee[0] is not None for one in own))
+def entitled_to(queue: QueueState, wanted: Totals, gpu_type: str) -> int:
+    """How many times so much more, on GPUs of that type, it may come to hold and still holds no more than is guaranteed
+    to it, of all that the guarantee names."""
+    own = queue.own(gpu_type)
+    if wanted.gpus and all(one.guarantee[0] is None for one in own):
+        return 0
+    times = [
+        max(guarantee - used, 0) // want
+        for one in own
+        for guarantee, used, want in zip(one.guarantee, one.used, wanted, strict=True)
+        if guarantee is not None and want
+    ]
+    return min(times, default=0)

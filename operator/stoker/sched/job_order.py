@@ -7,19 +7,24 @@ first, then the longer wait: a priority never passes another queue's job. Called
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
-from itertools import count
+from itertools import count, islice
 from operator import is_
 from typing import Any, NamedTuple, Protocol
 
 from .entries import Lane, Order
 from .gpu_choice import guarantees_types, kind_of
 from .queue_state import LaneKind, QueueState
+from .request import NOTHING, Totals
 from .share import Cluster, share_of
 from .state import SchedulerState
 from .waiters import From, Waiting
+
+MOST_IN_A_ROW = 512
 
 Rank = tuple[Any, ...]
 """A group's place among all, smallest first: (level by level from the top: guarantee, share), age of its head."""
@@ -132,19 +137,45 @@ class JobOrder:
                     self._push(queue, kind, turn)
             self._look(queue, part, ())
 
-    def goes_on(self, lane: Lane) -> bool:
-        """The last turn was the lane's, and were it added again, so would be the next."""
-        group, order = self._out, lane.jobs.first()
-        if group is None or group.queue is not lane.queue or (group.turns and group.turns[0].order <= order):
-            return False
-        if len(self._groups) == 1:
-            return True
-        rank: Rank = self._level(group.queue, group.kind) * group.padding + order[1:]
-        above: _Branch | None = group.above
-        while above is not None and above.queue is not None:
-            rank, above = self._level(above.queue, above.kind) + rank, above.above
-        first = self._first(self._top)
-        return first is None or rank < first.rank
+    def in_a_row(self, lane: Lane) -> list[Order]:
+        """The last turn was the lane's: of its jobs those of one priority, `MOST_IN_A_ROW` at most, that would have the
+        next turns, were the lane added again after each and each held what it asks for by then; or fewer."""
+        group = self._out
+        if group is None or group.queue is not lane.queue:
+            return []
+        orders = list(islice(lane.jobs, MOST_IN_A_ROW))
+        end: tuple[Any, ...] = (orders[0][0] + 1,)
+        if group.turns:
+            end = min(end, group.turns[0].order)
+        if orders[-1] >= end:
+            del orders[bisect_left(orders, end) :]
+        if len(self._groups) > 1 and orders:
+            first = self._first(self._top)
+            if first is not None:
+                del orders[self._before(group, lane, orders, first) :]
+        return orders
+
+    def _before(self, group: _Group, lane: Lane, orders: Sequence[Order], other: _Group | _Branch) -> int:
+        """How many of the lane's jobs, one after another, come before the other; or fewer."""
+
+        def is_before(count: int) -> bool:
+            """The next one, when so many have had their turns."""
+            more = lane.request.times(count * lane.request.workers)
+            rank: Rank = self._level(group.queue, group.kind, more) * group.padding + orders[count][1:]
+            above: _Branch | None = group.above
+            while above is not None and above.queue is not None:
+                rank, above = self._level(above.queue, above.kind, more) + rank, above.above
+            return rank < other.rank
+
+        if not is_before(0):
+            return 0
+        # What the other's rank is depends on theirs below one queue; and by type on where they come to be placed.
+        if other.queue is None or other.queue.path[-1] is group.queue.path[-1] or self._cluster.of_types:
+            return 1
+        known, end = 1, 2
+        while end < len(orders) and is_before(end - 1):
+            known, end = end, 2 * end
+        return known + bisect_left(range(known, min(end, len(orders))), True, key=lambda count: not is_before(count))
 
     def pop(self) -> tuple[Order, Lane, bool] | None:
         """The next head and its lane, and whether it may but reserve. None: there is none.
@@ -253,7 +284,11 @@ class JobOrder:
         assert head.queue is not None
         return self._level(head.queue, head.kind) + first.rank if first is not None else ()
 
-    def _level(self, queue: QueueState, kind: LaneKind) -> Rank:
+    def _level(self, queue: QueueState, kind: LaneKind, more: Totals = NOTHING) -> Rank:
+        """`more`: if it held that besides."""
+        if any(more):
+            queue = copy(queue)
+            queue.used, queue.levels = queue.used.plus(more), {}
         known = queue.levels.get(kind)
         held = queue.used, queue.lately, queue.lately_of, queue.typed
         of = *held, *self._cluster, queue.guarantee, queue.weight

@@ -87,6 +87,13 @@ class Journal:
             self._log.append((setattr, (owner, name, getattr(owner, name))))
         setattr(owner, name, value)
 
+    def assign(self, owner: object, **values: object) -> None:
+        """`set` for several attributes."""
+        for name, value in values.items():
+            if self._open:
+                self._log.append((setattr, (owner, name, getattr(owner, name))))
+            setattr(owner, name, value)
+
     def cell(self, column: NDArray[Any], index: int, value: int | np.int64) -> None:
         if self._open:
             self._log.append((column.__setitem__, (index, column[index])))

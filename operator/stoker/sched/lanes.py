@@ -5,7 +5,7 @@ Owns this filing, and which lanes are to be tried. Called by `state` (changes), 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from stoker.spec.meta import Key
@@ -61,7 +61,7 @@ class Lanes:
                 self._journal.put(self._claims.unwritten, entry.key, None)
             return
         if entry.claim is not None:
-            self._claims.put(entry, entry.claim)
+            self._claims.put(entry.queue, (entry,), decided=False)
             return
         status = entry.job.status
         if status.not_before is not None and (now is None or status.not_before > now):
@@ -79,24 +79,26 @@ class Lanes:
 
     def leave(self, entry: Entry) -> None:
         self._claims.drop(entry)
-        if entry.wakes_at is not None:
-            timer = (entry.wakes_at, entry.key)
-            self.timers.remove(timer)
-            self._journal.note(self.timers.add, timer)
-            self._journal.set(entry, "wakes_at", None)
-        lane = entry.lane
-        if lane is None:
-            return
-        first = lane.jobs.first()
-        for jobs in (lane.jobs, entry.queue.filed):
-            jobs.remove(entry.order)
-            self._journal.note(jobs.add, entry.order)
-        self._journal.set(entry, "lane", None)
-        if first == entry.order:
+        if entry.lane is not None:
+            self.take(entry.lane, (entry,))
+        else:
+            self._disarm(entry)
+
+    def take(self, lane: Lane, entries: Sequence[Entry]) -> None:
+        """Neighbours in the lane leave it, and stay pending."""
+        first, journal = lane.jobs.first(), self._journal
+        for entry in entries:
+            self._disarm(entry)
+            journal.set(entry, "lane", None)
+        for jobs in (lane.jobs, lane.queue.filed):
+            for entry in entries:
+                jobs.remove(entry.order)
+                journal.note(jobs.add, entry.order)
+        if first == entries[0].order:
             self._set_head(lane)
         if not lane.jobs:
-            self._journal.drop(lane.queue.lanes, (lane.request, lane.avoid))
-            self._journal.drop(self.untried, lane)
+            journal.drop(lane.queue.lanes, (lane.request, lane.avoid))
+            journal.drop(self.untried, lane)
 
     def _join(self, entry: Entry, avoid: frozenset[str]) -> None:
         lanes = entry.queue.lanes
@@ -121,6 +123,13 @@ class Lanes:
             self.waiters.drop(lane)
             if lane.jobs:
                 self.waiters.put(lane, place.blocked_by, self._entries[lane.jobs.first()[2]].since)
+
+    def _disarm(self, entry: Entry) -> None:
+        if entry.wakes_at is not None:
+            timer = (entry.wakes_at, entry.key)
+            self.timers.remove(timer)
+            self._journal.note(self.timers.add, timer)
+            self._journal.set(entry, "wakes_at", None)
 
     def _arm(self, entry: Entry, at: datetime) -> None:
         timer = (at, entry.key)

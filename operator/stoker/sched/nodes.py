@@ -172,11 +172,18 @@ class NodeTable:
         for owner, column in self._arrays():
             self._journal.cell(getattr(owner, column), slot, 0)
 
-    def claim(self, name: str, key: Key, claim: Claim) -> None:
-        if name not in self.claims:
-            self._journal.put(self.claims, name, {})
-        self._journal.put(self.claims[name], key, claim)
-        self._shift(name, claim, -1, lasting=False)
+    def claim(self, held: Request, there: Iterable[tuple[str, Key, int]]) -> None:
+        """`there`: (node, job, how many workers of that kind the job has there)."""
+        one, counts = Claim(1, held), dict[str, int]()
+        for name, key, workers in there:
+            claims = self.claims.get(name)
+            if claims is None:
+                claims = {}
+                self._journal.put(self.claims, name, claims)
+            self._journal.put(claims, key, one if workers == 1 else Claim(workers, held))
+            counts[name] = counts.get(name, 0) + workers
+        for name, workers in counts.items():
+            self._shift(name, Claim(workers, held), -1, lasting=False)
 
     def unclaim(self, name: str, key: Key) -> None:
         claim = self.claims[name][key]

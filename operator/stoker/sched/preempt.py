@@ -21,19 +21,19 @@ from stoker.spec.queue import NOT_NAMED
 
 from . import victims
 from .columns import Column, Mask
-from .entries import Entry, Lane, earliest
-from .gpu_choice import choices, is_entitled
+from .entries import Entry, Lane, Order, earliest
+from .gpu_choice import choices, entitled_to
 from .leaving import Leaving
 from .place import Room, Spread, fitting, free_room, place, placed
 from .queue_state import QueueState, Shortage
 from .request import HUGE, NOTHING, Request, Totals
 from .reservations import Kept, Reservations
 from .running import Floats
-from .shrink import Keeps, Shrinking, may_shrink
+from .shrink import Shrinking, may_shrink
 from .state import SchedulerState
 from .stoppable import NEVER, MayBeStopped, Stoppable
 from .topology import domains
-from .victim_series import VictimSeries
+from .victim_series import Chosen, VictimSeries
 from .victims import Candidates, Problem, cheapest_of
 
 _HEADS = 64
@@ -114,39 +114,46 @@ class Preemption:
 
     def _claim_as(self, request: Request, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
         """On GPUs of one type, where types count."""
-        kept = reservations.ahead_of(entry.order, entry.queue)
-        found = self._next(request, entry, lane, kept, reservations)
-        if found is None:
-            kind = (entry.queue.name, request, lane.avoid)
-            if not entry.queue.could_hold(request) or self._vain.get(kind, NEVER) <= entry.order[0]:
-                return None
-            found = self._search(request, entry, lane, kept, reservations)
-            if found is None:
-                self._vain[kind] = entry.order[0]
-                return None
-        return self._claim(request, entry, *found)
-
-    def next_claim(self, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
-        """The same for the lane's next job, as long as no new search is needed."""
-        if self._series is None:
+        found = self._go_on(request, lane, (entry.order,), reservations)
+        if found:
+            return self._claims((entry,), found, request)[0]
+        kind = (entry.queue.name, request, lane.avoid)
+        if not entry.queue.could_hold(request) or self._vain.get(kind, NEVER) <= entry.order[0]:
             return None
-        request = choices(self._state, entry.queue, entry.request)[0]
-        kept = reservations.ahead_of(entry.order, entry.queue)
-        found = self._next(request, entry, lane, kept, reservations)
-        return None if found is None else self._claim(request, entry, *found)
+        chosen = self._search(request, entry, lane, reservations)
+        if chosen is None:
+            self._vain[kind] = entry.order[0]
+            return None
+        return self._claims((entry,), (chosen,), request)[0]
 
-    def _claim(self, request: Request, entry: Entry, spread: Spread, stopped: Keeps) -> Claim:
-        for one, keeps in stopped.items():
-            self._leaving.add(one, keeps=keeps)
+    def next_claims(self, lane: Lane, orders: Sequence[Order], reservations: Reservations) -> list[tuple[Entry, Claim]]:
+        """The same for the lane's first jobs, one after another, as long as no new search is needed."""
+        if self._series is None or not orders:
+            return []
+        requests = choices(self._state, lane.queue, lane.request)
+        if len(requests) > 1:  # which comes first may change with each
+            orders = orders[:1]
+        found = self._go_on(requests[0], lane, orders, reservations)
+        entries = [self._state.entries[order[2]] for order in orders[: len(found)]]
+        return list(zip(entries, self._claims(entries, found, requests[0]), strict=True))
+
+    def _claims(self, entries: Sequence[Entry], found: Sequence[Chosen], request: Request) -> list[Claim]:
+        """For each its own."""
+        table, leaving, claims = self._state.nodes, self._leaving, []
+        for entry, (spread, stopped) in zip(entries, found, strict=True):
+            for one, keeps in stopped:
+                leaving.add(one, keeps=keeps)
+            claims.append(
+                Claim(
+                    placement=placed(table, spread),
+                    gpu_type=table.gpus.type_on((slot for slot, _ in spread), request.filter) if request.gpus else "",
+                    victims=tuple([_victim(one, keeps) for one, keeps in sorted(stopped, key=lambda one: one[0].key)]),
+                    since=self._now,
+                    replans=self._voided.get(entry.key, 0),
+                )
+            )
         self._stale = True
-        table = self._state.nodes
-        return Claim(
-            placement=placed(table, spread),
-            gpu_type=table.gpus.type_on((slot for slot, _ in spread), request.filter) if request.gpus else "",
-            victims=tuple([_victim(one, stopped[one]) for one in sorted(stopped, key=lambda one: one.key)]),
-            since=self._now,
-            replans=self._voided.get(entry.key, 0),
-        )
+        return claims
 
     def took(self, entry: Entry) -> None:
         """A job has started: what it holds now is to be had no more."""
@@ -163,30 +170,33 @@ class Preemption:
 
     # -- the search
 
-    def _next(
-        self, request: Request, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations
-    ) -> tuple[Spread, Keeps] | None:
-        """What the search for the class goes on with; None: it is to be begun anew."""
-        series, gpu_type = self._series, request.filter.type
-        if series is None or (series.lane, series.request, series.priority) != (lane, request, entry.order[0]):
-            return None
-        self._series = None
-        if series.kept is not kept or series.reservations != len(reservations.plan):
-            return None
-        if not all(is_entitled(one, series.totals, gpu_type) for one in series.owners) or self._short(
-            request, entry.queue, kept.queues
-        ):
-            return None
-        found = series.victims.next()
-        if found is None:
-            return None
-        self._series = series
-        return ((found[0], 1),), dict.fromkeys(found[1], ())
+    def _go_on(self, request: Request, lane: Lane, orders: Sequence[Order], reservations: Reservations) -> list[Chosen]:
+        """What the search for the class goes on with, for the lane's first jobs; shorter: it is to be begun anew."""
+        series = self._series
+        if series is None or (series.lane, series.request, series.priority) != (lane, request, orders[0][0]):
+            return []
+        most = self._most(series, orders, reservations)
+        found = series.victims.take(most) if most else []
+        if not found:
+            self._series = None
+        return found
 
-    def _search(
-        self, request: Request, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations
-    ) -> tuple[Spread, Keeps] | None:
+    def _most(self, series: _Series, orders: Sequence[Order], reservations: Reservations) -> int:
+        """Of so many jobs of the series' lane, what is kept, guarantees and limits stay as the search had them."""
+        queue, kept, gpu_type = series.lane.queue, series.kept, series.request.filter.type
+        if series.reservations != len(reservations.plan):
+            return 0
+        most = min([len(orders), *(entitled_to(one, series.totals, gpu_type) for one in series.owners)])
+        if queue.limited(gpu_type):
+            room = queue.times_room(series.request, self._queues_left(kept.queues))
+            most = most if room is None else min(most, room)
+        while most and reservations.ahead_of(orders[most - 1], queue) is not kept:
+            most //= 2  # what binds a job binds those behind it
+        return most
+
+    def _search(self, request: Request, entry: Entry, lane: Lane, reservations: Reservations) -> Chosen | None:
         """Where it starts, and what is stopped for it; None: it does not start, or needs no further victim."""
+        kept = reservations.ahead_of(entry.order, entry.queue)
         state = self._state
         if self._stale:
             self._stoppable.changed()
@@ -218,17 +228,17 @@ class Preemption:
             series = VictimSeries(problem, request)
             made = len(reservations.plan)
             self._series = _Series(lane, request, request.totals, entry.order[0], series, kept, made, owners)
-            return self._next(request, entry, lane, kept, reservations)
+            return next(iter(self._go_on(request, lane, (entry.order,), reservations)), None)
         stopped = cheapest_of(problems)
         if not stopped:
             return None
         self._series = None
         spread = self._tried(request, lane, kept, stopped)
-        return None if spread is None else (spread, dict.fromkeys(stopped, ()))
+        return None if spread is None else (spread, [(one, ()) for one in stopped])
 
     def _search_tried(
         self, request: Request, lane: Lane, kept: Kept, rows: Column, elastic: list[int]
-    ) -> tuple[Spread, Keeps] | None:
+    ) -> Chosen | None:
         """Elastic jobs (their rows, cheapest first) shrink before any is stopped whole; and where nodes have GPUs of
         several types, what a job's end leaves there is only known once it is tried."""
         state, left = self._state, bool(request.gpus and self._state.nodes.gpus.mixed)
@@ -250,7 +260,7 @@ class Preemption:
             if shrinking.make_room(*self._helping(request, lane, now, elastic, elastic), request.workers):
                 shrinking.spare()
                 spread = starts()
-                return None if spread is None else (spread, shrinking.keeps)
+                return None if spread is None else (spread, list(shrinking.keeps.items()))
             shrinking.shrink_all(*self._helping(request, lane, now, rows, elastic))
             short = self._short(request, lane.queue, kept.queues, left=left)
             found = self._candidates(rows, short)._replace(held=state.running.held())
@@ -270,7 +280,7 @@ class Preemption:
                     shrinking.spare(stopped)
                     spread = starts()
                     if spread is not None:
-                        return spread, {**dict.fromkeys(stopped, ()), **shrinking.keeps}
+                        return spread, list({**dict.fromkeys(stopped, ()), **shrinking.keeps}.items())
         return None
 
     def _helping(

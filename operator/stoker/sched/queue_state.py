@@ -130,6 +130,18 @@ class QueueState(Account):
             for limit, used, keep, want in zip(one.limit, one.used, kept.get(one.name, NOTHING), wanted, strict=True)
         )
 
+    def times_room(self, request: Request, kept: Mapping[str, Totals]) -> int | None:
+        """How many such jobs the limits leave room for; None: as many as you like. `kept` as there."""
+        times = [
+            max(limit - used - keep, 0) // want
+            for one in self.limited(request.filter.type)
+            for limit, used, keep, want in zip(
+                one.limit, one.used, kept.get(one.name, NOTHING), request.totals, strict=True
+            )
+            if limit is not None and want
+        ]
+        return min(times, default=None)
+
     def shortages(self, request: Request, kept: Mapping[str, Totals]) -> list[Shortage]:
         """What the limits lack for it to have room; `kept` as there."""
         return [

@@ -7,7 +7,7 @@ and its row made anew when the columns are next read. Called by `state` (changes
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -79,11 +79,11 @@ class RunningJobs:
 
     # -- changes
 
-    def note(self, key: Key) -> None:
-        """Something of the job has changed. An undo notes it too."""
+    def note(self, keys: Collection[Key]) -> None:
+        """Something of the jobs has changed. An undo notes it too."""
         if self._known:
-            self._moved.add(key)
-            self._journal.note(self._moved.add, key)
+            self._moved.update(keys)
+            self._journal.note(self._moved.update, keys)
 
     # -- reading
 

@@ -14,8 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from stoker.spec.gpu_types import SHIPPED, GpuTypes
-from stoker.spec.job import Claim as JobClaim
-from stoker.spec.job import Placed, ReservationCost, TrainingJob
+from stoker.spec.job import Claim, Placed, ReservationCost, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
 from stoker.spec.other_pod import OtherPod
@@ -27,11 +26,10 @@ from .budget import Cost
 from .changes import Changes
 from .claim_table import ClaimTable
 from .elastic_jobs import ElasticJobs
-from .entries import EARLIEST, Entry, Reservation, is_pending, new_entry, request_now, workers_on
+from .entries import EARLIEST, Entry, Lane, Reservation, is_pending, new_entry, request_now, workers_on
 from .expected_ends import ExpectedEnds
 from .foreign_pods import ForeignPods
 from .fork import fork
-from .gpu_groups import Claim
 from .holdings import Holdings
 from .journal import Journal
 from .lanes import Lanes
@@ -143,7 +141,7 @@ class SchedulerState:
             # The usual answer to an assumed start, and every progress report: nothing moves.
             self.journal.set(entry, "workers_on", held)
             self.journal.put(self.entries, entry.key, entry)
-            self.running.note(entry.key)
+            self.running.note((entry.key,))
             for name in held:
                 self.nodes.mark_moved(name)
             if queue.las and queue.filed:
@@ -161,7 +159,7 @@ class SchedulerState:
         if entry.pending:
             self.lanes.put(entry)
         else:
-            self.holdings.hold(entry, entry.room)
+            self.holdings.hold((entry,), (entry.room,))
         for name in entry.workers_on:
             self.changes.fill_node(name)
         self.elastic.note(entry)
@@ -197,7 +195,7 @@ class SchedulerState:
         self._size(entry)
         self.journal.set(entry, "gpu_type", gpu_type)
         if not is_held:
-            self.holdings.hold(entry, placement)
+            self.holdings.hold((entry,), (placement,))
         self._recount(entry.key)
 
     def drop_assumption(self, key: Key) -> None:
@@ -214,21 +212,25 @@ class SchedulerState:
             self.lanes.put(entry)
             self._recount(key)
 
-    def set_claim(self, entry: Entry, claim: JobClaim | None) -> None:
-        """Count a decided claim of a pending job, or its end, until observe_job shows what became of it."""
-        was_filed = entry.lane is not None
+    def claim(self, lane: Lane, found: Sequence[tuple[Entry, Claim]]) -> None:
+        """Count what was decided that the lane's first jobs claim, until observe_job shows what became of it."""
+        entries = [entry for entry, _ in found]
+        self.lanes.take(lane, entries)
+        for entry, claim in found:
+            self.journal.assign(entry, claim=claim, claim_decided=True, gpu_type=claim.gpu_type)
+            self._size(entry)
+        self.journal.put_all(self.claims.unwritten, dict.fromkeys([entry.key for entry in entries]))
+        self.claims.put(lane.queue, entries, decided=True)
+
+    def end_claim(self, entry: Entry) -> None:
+        """Count the end of a pending job's claim, until observe_job shows what became of it."""
         self.lanes.leave(entry)
-        self.journal.set(entry, "claim", claim)
-        self.journal.set(entry, "claim_decided", True)
-        self.journal.set(entry, "gpu_type", "" if claim is None else claim.gpu_type)
+        self.journal.assign(entry, claim=None, claim_decided=True, gpu_type="")
         self.journal.put(self.claims.unwritten, entry.key, None)
         self._size(entry)
-        if claim is not None and was_filed:
-            self.claims.put(entry, claim)
-        else:
-            self.lanes.enter(entry)
+        self.lanes.enter(entry)
 
-    def grow(self, entry: Entry, claim: JobClaim) -> None:
+    def grow(self, entry: Entry, claim: Claim) -> None:
         """Count the room in which an elastic job is to go on, beside what it holds, until observe_job shows what became
         of it."""
         self.journal.set(entry, "claim", claim)
@@ -254,7 +256,7 @@ class SchedulerState:
         """In a what-if: as if its workers were there."""
         self.holdings.unhold(entry)
         self.journal.set(entry, "request", entry.request.sized(len(placement)))
-        self.holdings.hold(entry, placement)
+        self.holdings.hold((entry,), (placement,))
 
     def wrote(self, key: Key, record: ReservationCost) -> None:
         """The job's status says so now."""
@@ -278,8 +280,7 @@ class SchedulerState:
 
     def _turn_node(self, name: str) -> None:
         self.changes.turn_node(name)
-        for key in self.nodes.claims.get(name, ()):
-            self.running.note(key)  # its slot may be another one
+        self.running.note(list(self.nodes.claims.get(name, ())))  # their slot may be another one
 
     def _size(self, entry: Entry) -> None:
         """Of an elastic job: what it asks for follows from where it is, or is to be."""
@@ -290,7 +291,7 @@ class SchedulerState:
         change = self.tree.put(name, queue)
         for one in change.unclaimed:
             for key in [key for below in one.subtree() for key in below.holding if key in self.claims.jobs]:
-                self.set_claim(self.entries[key], None)
+                self.end_claim(self.entries[key])
         for one in change.refiled:
             for entry in list(one.pending.values()):
                 self.lanes.drop(entry)
@@ -325,8 +326,7 @@ class SchedulerState:
         self.nodes.acquire(request)
         self.nodes.release(entry.request)
         self.journal.set(entry, "request", request)
-        for name, workers in entry.workers_on.items():
-            self.nodes.claim(name, entry.key, Claim(workers, entry.held))
+        self.nodes.claim(entry.held, [(name, entry.key, workers) for name, workers in entry.workers_on.items()])
         if entry.key in self.elastic.placed:
             self.elastic.note(entry)
         if entry.pending:

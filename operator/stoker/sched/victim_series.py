@@ -7,11 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from operator import add, ge
+from operator import add, ge, sub
+
+from stoker.spec.job import Placed
 
 from . import victims
 from .entries import Entry
+from .place import Spread
 from .request import Request
+
+Chosen = tuple[Spread, Sequence[tuple[Entry, tuple[Placed, ...]]]]
+"""Where a job goes, and the jobs that are stopped for it, each with the places that it keeps."""
+Priced = tuple[float, int, int, tuple[int, ...]]
+"""What the cheapest costs; the place and its turn; which candidates are stopped."""
 
 
 class VictimSeries:
@@ -32,7 +40,7 @@ class VictimSeries:
         self._at = {slot: place for place, slot in enumerate(self._slots)}
         self._prices: list[float] = problem.costs.tolist()
         self._turns = [0] * len(self._on)
-        self._best: dict[tuple[int, int], tuple[float, int, int, tuple[int, ...]]] = {}
+        self._best: dict[tuple[int, int], Priced] = {}
         """(Place, turn) → the cheapest there, where it was worked out."""
         self._several: set[int] = set()
         """Places where what looks cheapest is more than one job, so that it may not be."""
@@ -41,10 +49,26 @@ class VictimSeries:
         self._queue = [one for one in prices if one is not None]
         heapify(self._queue)
 
-    def next(self) -> tuple[int, tuple[Entry, ...]] | None:
-        """Where the next job goes, and what is stopped for it: from now on that counts. None: nowhere, or it needs no
-        further victim."""
-        looked: list[tuple[float, int, int, tuple[int, ...]]] = []
+    def take(self, most: int) -> list[Chosen]:
+        """Where each of so many next jobs goes, and what is stopped for it: from now on that counts. Shorter: the next
+        goes nowhere, or needs no further victim."""
+        found: list[Chosen] = []
+        while len(found) < most and (best := self._cheapest()) is not None:
+            _, place, _, stopped = best
+            problem, places = self._problem, {place}
+            self._free[place] = list(map(sub, self._free[place], problem.needs))
+            for i in stopped:
+                for other, amounts in problem.holds[i]:
+                    places.add(other)
+                    self._on[other] = [one for one in self._on[other] if one[0] != i]
+                    self._free[other] = list(map(add, self._free[other], amounts))
+            self._turn(places)
+            found.append((((self._slots[place], 1),), [(problem.entries[i], ()) for i in stopped]))
+        return found
+
+    def _cheapest(self) -> Priced | None:
+        """The place, which has no price then until its next turn."""
+        looked: list[Priced] = []
         while not self._fits and self._queue and len(looked) < (victims.NODES_EXACT if self._several else 1):
             found = heappop(self._queue)
             _, place, turn, stopped = found
@@ -52,22 +76,11 @@ class VictimSeries:
                 if len(stopped) > 1 and (place, turn) not in self._best:
                     self._best[place, turn] = self._solved(place, turn)
                 looked.append(self._best.get((place, turn), found))
-        if not looked:
-            return None
-        best = min(looked)
+        best = min(looked, default=None)
         for one in looked:
             if one is not best:
                 heappush(self._queue, one)
-        _, place, _, stopped = best
-        problem, places = self._problem, {place}
-        self._free[place] = [have - need for have, need in zip(self._free[place], problem.needs, strict=True)]
-        for i in stopped:
-            for other, amounts in problem.holds[i]:
-                places.add(other)
-                self._on[other] = [one for one in self._on[other] if one[0] != i]
-                self._free[other] = list(map(add, self._free[other], amounts))
-        self._turn(places)
-        return self._slots[place], tuple([problem.entries[i] for i in stopped])
+        return best
 
     def took(self, job: Entry, slots: Mapping[str, int]) -> None:
         """A job that was none of the series has started: what it holds is to be had no more."""
@@ -94,7 +107,7 @@ class VictimSeries:
         found = self._each[request] = [amounts[at] for at in self._wants]
         return found
 
-    def _priced(self, place: int) -> tuple[float, int, int, tuple[int, ...]] | None:
+    def _priced(self, place: int) -> Priced | None:
         """The first candidates there that make room; None: not even all of them do, or none is needed."""
         free, needs, price = self._free[place], self._problem.needs, 0.0
         stopped: list[int] = []
@@ -112,7 +125,7 @@ class VictimSeries:
                 return price, place, self._turns[place], tuple(stopped)
         return None
 
-    def _solved(self, place: int, turn: int) -> tuple[float, int, int, tuple[int, ...]]:
+    def _solved(self, place: int, turn: int) -> Priced:
         """The cheapest set of the first candidates there; of equally cheap ones the smallest that keeps the dearest."""
         among = self._on[place][: max(victims.EXACT, 1)]
         _, count = self._problem.price(place, among, self._free[place])
