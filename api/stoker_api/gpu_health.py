@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
+from stoker.life.burn_in import due_at
 from stoker.life.gpu_health import assessed, with_blame, with_unhealthy
 from stoker.spec.gpu_health import HEALTH, GpuBlame, GpuHealth, GPUNodeHealth, GPUNodeHealthSpec, GPUNodeHealthStatus
+from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key, ObjectMeta, OwnerReference
+from stoker.spec.names import BURN_IN
 from stoker.spec.node import GPUNode
 from stoker.spec.pod import Pod
 from stoker.spec.reports import GpusReport
-from stoker.spec.rest import ExporterState
+from stoker.spec.rest import BurnInState, ExporterState, NodeBurnIn
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
@@ -92,6 +95,22 @@ class GpuHealthKeeper:
             heard_s = self._began_s  # it has reported to the process before this one
         silent = self._clock.monotonic() - heard_s > SILENT_S
         return ExporterState.SILENT if silent else ExporterState.REPORTS
+
+    def burn_ins(self, node: GPUNode, tests: Mapping[str, TrainingJob]) -> Iterator[NodeBurnIn]:
+        """Where the burn-ins of its GPUs stand. `tests`: those that are under way, by the uuid of what they test."""
+        health = self._health.get(node.key)
+        if health is None:
+            return
+        failed = {one.gpu: one.reason for one in health.spec.cordons if one.by == BURN_IN}
+        causes_of = {gpu.uuid: causes for gpu, causes in health.sick()}
+        for gpu in health.status.gpus:
+            known = NodeBurnIn(gpu=gpu.uuid, index=gpu.index, state=BurnInState.WAITING)
+            if job := tests.get(gpu.uuid):
+                yield known.model_copy(update={"state": BurnInState.TESTING, "job": str(job.key)})
+            elif gpu.uuid in failed:
+                yield known.model_copy(update={"state": BurnInState.FAILED, "message": failed[gpu.uuid]})
+            elif self._burn_in and (due := due_at(health, gpu, causes_of.get(gpu.uuid, ()))) is not None:
+                yield known.model_copy(update={"due_at": due})
 
     async def say(self, node: GPUNode, change: Callable[[GPUNodeHealthSpec], GPUNodeHealthSpec]) -> None:
         """Change what an administrator says, and see it in `nodes`. Raises: StoreError."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from stoker.exporter.reporting.gpus_post import AGAIN_S
 from stoker.exporter.reporting.reporter import EVERY_S
+from stoker.life.burn_in import SETTLE_S, failed
 from stoker.spec.gpu_health import HEALTH, MOST_GPUS, Cordon, GPUNodeHealth, GPUNodeHealthSpec
+from stoker.spec.job import JOBS
 from stoker.spec.meta import Key
 from stoker.store import backlog
 from stoker_api.gpu_health import SILENT_S, GpuHealthKeeper
@@ -172,6 +175,38 @@ async def test_a_node_is_closed_and_opened_whole_and_no_other_gpu_or_node_is(wor
     for verb in ("cordon", "uncordon"):
         assert (await world.call("POST", f"/v1/nodes/none/{verb}", who="admin", json={})).status_code == 404
     assert (await world.call("GET", "/v1/nodes/none")).status_code == 404
+
+
+async def test_a_node_shows_where_the_burn_ins_of_its_gpus_stand(world, monkeypatch):
+    async def shown() -> list[dict[str, Any]]:
+        await stored(world)
+        listed = (await world.call("GET", "/v1/nodes")).json()["items"]
+        answer: list[dict[str, Any]] = (await node(world)).json()["burnIns"]
+        assert [one["burnIns"] for one in listed if one["metadata"]["name"] == "node-a"] == [answer]
+        return answer
+
+    def burn_in(state: str, **more: str) -> dict[str, Any]:
+        return {"gpu": "GPU-1", "index": 1, "state": state, "job": "", "message": "", **more}
+
+    at = datetime.now(UTC) - timedelta(seconds=5)
+    await post(world, gpu(0), gpu(1, xids=[{"code": 94, "at": at.timestamp()}]))
+    assert await shown() == [], "the operator makes no tests"
+    monkeypatch.setattr(world.services.gpu_health, "_burn_in", True)
+    (waiting,) = await shown()
+    due = datetime.fromisoformat(waiting.pop("dueAt")) - at
+    assert waiting == burn_in("Waiting") and abs(due.total_seconds() - SETTLE_S) < 0.001
+    job = await world.job("burn-in-gpu-1", gpusPerWorker=1)
+    await world.status(job, phase="Running", burnIn={"gpu": "GPU-1", "at": at.isoformat()})
+    assert await shown() == [burn_in("Testing", job="alpha/burn-in-gpu-1")]
+    await world.store.delete(JOBS, job.key, uid=job.uid)
+    await world.deps.jobs.wait_for(lambda jobs: jobs.get(job.key) is None, timeout_s=5)
+    known = await stored(world)
+    found = known.model_copy(update={"spec": failed(known.spec, "GPU-1", "exit 3: 7 wrong words in memory")})
+    await world.store.update(HEALTH, found)
+    message = "burn-in failed: exit 3: 7 wrong words in memory"
+    assert await shown() == [burn_in("Failed", message=message)]
+    await node(world, "uncordon", gpu="1")
+    assert await shown() == []
 
 
 async def exporter_state(world: Any) -> str:

@@ -304,6 +304,22 @@ def test_nodes_say_what_is_simulated_and_what_is_lost() -> None:
     assert "GPU 1: lost; its exporter does not report any more\n" in _shown(NODES, [node | {"exporter": "Silent"}])
 
 
+def test_nodes_say_which_gpus_are_tested_wait_for_that_or_are_blamed() -> None:
+    at = "2026-01-01T00:00:00Z"
+    blames = [{"jobUid": uid, "attempt": 1, "at": at} for uid in ("a", "b")]
+    blamed = [{"uuid": "c", "index": 3, "blames": blames}, {"uuid": "d", "index": 4, "blames": blames[:1]}]
+    tests = [
+        {"gpu": "a", "index": 0, "state": "Testing", "job": "stoker-system/burn-in-a"},
+        {"gpu": "b", "index": 1, "state": "Waiting", "dueAt": at},
+        {"gpu": "f", "index": 2, "state": "Failed", "message": "is in why the GPU is unavailable"},
+    ]
+    node = {"metadata": {"name": "n1"}, "status": {"ready": True, "blamed": blamed}, "burnIns": tests}
+    assert _shown(NODES, [_sent(NodeWithUsage, node)]).endswith(
+        "GPU 0 is tested by job stoker-system/burn-in-a; GPU 1 waits for a burn-in; GPU 3 is blamed by 2 jobs; "
+        "GPU 4 is blamed by 1 job\n"
+    )
+
+
 def test_no_name_moves_the_terminal_it_is_shown_on() -> None:
     name = "a\x1b]0;owned\x07\x1b[2Jb"
     shown = table([Column("USER")], [[name]], width=None, colour=True)

@@ -117,6 +117,7 @@ def test_once_it_is_over_a_burn_in_runs_on_that_gpu_and_it_takes_jobs_again(
         scenario.write()
         until(lambda: _node(client).status.sick, timeout_s=20)
         sick = _node(client).status.sick[0].uuid
+        assert [(one.gpu, one.state) for one in _node(client).burn_ins] == [(sick, "Waiting")]
         client.submit({"trainer": {"command": SAYS}, **SMALL, "gpusPerWorker": GPUS}, name="both")
         client.wait("both", timeout=80)
         with capsys.disabled():

@@ -19,6 +19,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from stoker.client.client import Client
+from stoker.spec.gpu_health import GpuBlame, GpuCause, GpuHealth
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.node import Gpu, GPUNodeStatus
+from stoker.spec.rest import BurnInState, NodeBurnIn, NodeList, NodeWithUsage
 from stoker_api.routes import api_routes
 from tests.support.browser import accessibility_faults
 from tests.support.harness import SHOWS_PROGRESS, Server, until
@@ -231,6 +235,45 @@ def test_what_users_wrote_is_text(up, client, browse, token):
     page.goto(f"{up.url}/?text=hostile")
     page.locator(".note", has_text="<script>alert(1)</script>").wait_for()
     assert page.locator("script:not([src]), #page img[src=x]").count() == 0
+
+
+def test_sick_gpus_say_where_their_burn_in_stands_and_who_blames_them(up, client, browse, token):
+    """The view of a node as the api describes one; what a test found is text."""
+    at = datetime(2026, 1, 1, tzinfo=ZoneInfo("UTC"))
+    cause = GpuCause(code="OffTheBus", since=at, message="XID 79")
+    sick = [GpuHealth(uuid=f"GPU-{n}", index=n, causes=(cause,)) for n in range(4)]
+    blames = [GpuBlame(job_uid=uid, attempt=1, at=at, message=f"hot for {uid}") for uid in ("a", "b")]
+    status = GPUNodeStatus(
+        ready=True,
+        gpus=[
+            Gpu(uuid=f"GPU-{n}", index=n, model="H200", memory_bytes=1, unavailable="sick: XID 79") for n in range(4)
+        ],
+        sick=sick,
+        blamed=[GpuHealth(uuid="GPU-6", index=6, blames=blames), GpuHealth(uuid="GPU-7", index=7, blames=blames[:1])],
+    )
+    states = [
+        NodeBurnIn(gpu="GPU-0", index=0, state=BurnInState.TESTING, job="stoker-system/burn-in-gpu-0"),
+        NodeBurnIn(gpu="GPU-1", index=1, state=BurnInState.FAILED, message=f"burn-in failed: exit 3: {HOSTILE}"),
+        NodeBurnIn(gpu="GPU-2", index=2, state=BurnInState.WAITING, due_at=at),
+        NodeBurnIn(gpu="GPU-5", index=5, state=BurnInState.FAILED, message="burn-in failed: found before"),
+    ]
+    node = NodeWithUsage(metadata=ObjectMeta(name="n1"), status=status, burn_ins=states)
+    shown = NodeList(items=(node,)).model_dump_json(by_alias=True, exclude_none=True)
+    page = browse(up.url, token)
+    page.route("**/v1/nodes", lambda route: route.fulfill(body=shown, content_type="application/json"))
+    page.get_by_role("link", name="GPUs").first.click()
+    page.get_by_role("heading", name="n1").wait_for()
+    assert page.get_by_label("Node n1").locator(".note").all_inner_texts() == [
+        "GPU 0 (GPU-0): OffTheBus (XID 79); under test by job stoker-system/burn-in-gpu-0",
+        f"GPU 1 (GPU-1): OffTheBus (XID 79); burn-in failed: exit 3: {SHOWN}",
+        "GPU 2 (GPU-2): OffTheBus (XID 79); waits for a burn-in",
+        "GPU 3 (GPU-3): OffTheBus (XID 79)",
+        "GPU 5 (GPU-5); burn-in failed: found before",
+        "GPU 6 (GPU-6) is blamed by 2 jobs: hot for a; hot for b",
+        "GPU 7 (GPU-7) is blamed by 1 job: hot for a",
+    ]
+    address = page.get_by_role("link", name="stoker-system/burn-in-gpu-0").get_attribute("href")
+    assert address == "/jobs/stoker-system/burn-in-gpu-0"
 
 
 def test_what_a_link_holds_is_quoted_in_lines_to_copy(up, client, browse, token):

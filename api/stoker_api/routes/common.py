@@ -119,7 +119,7 @@ async def find_job(services: Services, project: str, name: str) -> TrainingJob:
         raise not_found(f"job {name!r} in project {project!r}") from None
 
 
-def with_usage(obj: Queue | GPUNode, usage: QueueUsage | NodeUsage, **more: str) -> bytes:
+def with_usage(obj: Queue | GPUNode, usage: QueueUsage | NodeUsage, **more: object) -> bytes:
     """The object as JSON, with what jobs hold of it."""
     return dump(obj)[:-1] + b"," + json.dumps({"usage": usage.model_dump(by_alias=True), **more}).encode()[1:]
 

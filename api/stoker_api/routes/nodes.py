@@ -6,12 +6,14 @@ Writing is the administrator's. What it says is kept in the node's GPUNodeHealth
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from stoker.spec.gpu_health import MAX_TEXT, MOST_GPUS, Cleared, Cordon, GPUNodeHealthSpec
+from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
 from stoker.spec.rest import NodeCordon, NodeList, NodeUncordon, NodeUsage, NodeWithUsage
@@ -40,8 +42,9 @@ async def list_nodes(request: Request) -> Response:
     found = services(request)
     nodes = sorted(found.deps.nodes.values(), key=lambda node: node.metadata.name)
     used = await found.scheduler.node_usage(node.metadata.name for node in nodes)
+    tests = _tests(found, nodes)
     return json_response(
-        joined(_described(found, node, used[name]) for node in nodes if (name := node.metadata.name) in used)
+        joined(_described(found, node, used[name], tests) for node in nodes if (name := node.metadata.name) in used)
     )
 
 
@@ -130,9 +133,20 @@ def _uuid(found: Services, node: GPUNode, named: str) -> str:
 async def _shown(found: Services, name: str) -> Response:
     node = _find(found, name)
     used = await found.scheduler.node_usage([name])
-    return json_response(_described(found, node, used.get(name, NodeUsage())))
+    return json_response(_described(found, node, used.get(name, NodeUsage()), _tests(found, [node])))
 
 
-def _described(found: Services, node: GPUNode, usage: NodeUsage) -> bytes:
-    exporter = found.gpu_health.exporter(node)
-    return with_usage(node, usage, **({} if exporter is None else {"exporter": exporter}))
+def _tests(found: Services, nodes: Iterable[GPUNode]) -> dict[str, TrainingJob]:
+    """The burn-ins that are under way, by the uuid of the GPU."""
+    if not any(node.status.sick for node in nodes):
+        return {}
+    return {test.gpu: job for job in found.index.placed() if (test := job.status.burn_in) is not None}
+
+
+def _described(found: Services, node: GPUNode, usage: NodeUsage, tests: Mapping[str, TrainingJob]) -> bytes:
+    more: dict[str, object] = {}
+    if (exporter := found.gpu_health.exporter(node)) is not None:
+        more["exporter"] = exporter
+    shown = found.gpu_health.burn_ins(node, tests)
+    more["burnIns"] = [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in shown]
+    return with_usage(node, usage, **more)

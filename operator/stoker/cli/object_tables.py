@@ -80,11 +80,30 @@ _UNMEASURED = {
     "Missing": "no exporter has reported",
 }
 """By `spec.rest.ExporterState`, the import of which takes longer than all the rest."""
+_TESTS = {"Waiting": "waits for a burn-in", "Testing": "is tested by job"}
+"""By `spec.rest.BurnInState`."""
 
 
-def _node_text(message: str, exporter: str | None, numbers: Sequence[int], unavailable: Sequence[str]) -> str:
-    lost = [f"GPU {number}: {why}" for number, why in zip(numbers, unavailable, strict=True) if why]
-    return "; ".join(part for part in (message, *lost, _UNMEASURED.get(exporter or "")) if part) or DASH
+def _node_text(
+    message: str,
+    exporter: str | None,
+    numbers: Sequence[int],
+    unavailable: Sequence[str],
+    blamed: Sequence[int] | None,
+    blames: Sequence[Sequence[object]] | None,
+    tested: Sequence[int] | None,
+    tests: Sequence[str] | None,
+    jobs: Sequence[str] | None,
+) -> str:
+    found = [message, *(f"GPU {number}: {why}" for number, why in zip(numbers, unavailable, strict=True) if why)]
+    # That one has failed is in why it is unavailable.
+    for number, state, job in zip(tested or (), tests or (), jobs or (), strict=True):
+        if state in _TESTS:
+            found.append(f"GPU {number} {_TESTS[state]}{f' {job}' if job else ''}")
+    for number, gangs in zip(blamed or (), blames or (), strict=True):
+        found.append(f"GPU {number} is blamed by {len(gangs)} job{'s' if len(gangs) > 1 else ''}")
+    found.append(_UNMEASURED.get(exporter or "", ""))
+    return "; ".join(part for part in found if part) or DASH
 
 
 NODES = (
@@ -99,7 +118,13 @@ NODES = (
         right=True,
     ),
     Column("GPU MODELS", "status.gpus.model status.gpus.simulated status.gpus.resource", _models_text, cut=True),
-    Column("MESSAGE", "status.message exporter status.gpus.index status.gpus.unavailable", _node_text, cut=True),
+    Column(
+        "MESSAGE",
+        "status.message exporter status.gpus.index status.gpus.unavailable status.blamed.index status.blamed.blames"
+        " burnIns.index burnIns.state burnIns.job",
+        _node_text,
+        cut=True,
+    ),
 )
 SECRETS = (
     Column("NAME", "name"),

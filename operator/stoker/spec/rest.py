@@ -130,11 +130,38 @@ class ExporterState(StrEnum):
     MISSING = "Missing"
 
 
+class BurnInState(StrEnum):
+    """Where the test of a sick GPU stands."""
+
+    WAITING = "Waiting"
+    TESTING = "Testing"
+    FAILED = "Failed"
+
+
+class NodeBurnIn(StatusModel):
+    """The test of one sick GPU."""
+
+    gpu: str
+    """The GPU's uuid."""
+    index: int = 0
+    """Its number on the node."""
+    state: BurnInState
+    """Waiting, Testing, Failed (the GPU is closed until an administrator opens it)."""
+    due_at: datetime | None = None
+    """Waiting: from when on it may be tested, once it is free."""
+    job: str = ""
+    """Testing: the job, as project/name."""
+    message: str = ""
+    """Failed: what was found."""
+
+
 class NodeWithUsage(GPUNode):
     usage: NodeUsage = NodeUsage()
     exporter: ExporterState | None = None
     """Of this node: Reports, Silent (it has reported, but not for 3 minutes), Missing (it never has). Absent: it has no
     GPU that is measured."""
+    burn_ins: tuple[NodeBurnIn, ...] = ()
+    """Of the GPUs that must be tested before they take jobs again, or that have failed their test."""
 
 
 class NodeList(StatusModel):

@@ -44,7 +44,7 @@ function described(node, jobs) {
   const { status, usage } = node;
   const name = node.metadata.name;
   const left = status.gpus.filter(({ unavailable }) => unavailable);
-  const sick = troubles(left, status.sick ?? []);
+  const sick = troubles(left, status.sick ?? [], node.burnIns ?? []);
   const holders = jobs
     .map((job) => ({ job, here: (job.status.placement ?? []).filter((place) => place.node === name).length * job.spec.gpusPerWorker }))
     .filter(({ job, here }) => here > 0 || (job.status.placement ?? []).some((place) => place.node === name));
@@ -59,14 +59,23 @@ function described(node, jobs) {
   return { name, node, cells, holders: holding, sick, trouble: needsALook.reduce((sum, does) => 2 * sum + (does ? 1 : 0), 0) };
 }
 
-/** What is wrong with its GPUs, once each. On a cluster which is which is not known: all that are left out say the same. */
-function troubles(left, sick) {
-  const known = new Set(sick.map(({ uuid }) => uuid));
-  const others = left.filter(({ uuid }) => (uuid ? !known.has(uuid) : known.size === 0));
-  return [...new Set([
-    ...sick.map(({ index, uuid, causes }) => `GPU ${index} (${uuid}): ${causes.map(({ code, message }) => (message ? `${code} (${message})` : code)).join(", ")}`),
-    ...others.map(({ index, uuid, unavailable }) => (uuid ? `GPU ${index} (${uuid}): ${unavailable}` : unavailable)),
-  ])];
+/** What is wrong with its GPUs, once each, with the burn-in of those that have one. On a cluster which is which is not known: all that are left out say the same. */
+function troubles(left, sick, burnIns) {
+  const tests = new Map(burnIns.map((test) => [test.gpu, test]));
+  const known = new Set([...sick.map(({ uuid }) => uuid), ...tests.keys()]);
+  const others = left.filter(({ uuid }) => (uuid ? !known.has(uuid) : known.size === 0)).map(({ index, uuid, unavailable }) => (uuid ? `GPU ${index} (${uuid}): ${unavailable}` : unavailable));
+  return [
+    ...sick.map(({ index, uuid, causes }) => ({ text: `GPU ${index} (${uuid}): ${causes.map(({ code, message }) => (message ? `${code} (${message})` : code)).join(", ")}`, test: tests.get(uuid) })),
+    ...burnIns.filter(({ gpu }) => !sick.some(({ uuid }) => uuid === gpu)).map((test) => ({ text: `GPU ${test.index} (${test.gpu})`, test })),
+    ...[...new Set(others)].map((text) => ({ text })),
+  ];
+}
+
+/** Where the test of a sick GPU stands. */
+function testText({ state, job = "", message = "", dueAt }, now) {
+  if (state === "Testing") return html`under test by job <a href=${jobAddress(...job.split("/"))}>${plain(job)}</a>`;
+  if (state === "Failed") return plain(message);
+  return ms(dueAt) > now ? `waits for a burn-in, in ${duration((ms(dueAt) - now) / 1000)} at the earliest` : "waits for a burn-in";
 }
 
 function kindOf(job) {
@@ -101,7 +110,8 @@ function Node({ node, now }) {
       <span class="faint node-rest">${number(usage.cpuMilli / 1000)} of ${number(status.cpuMilli / 1000)} cores · ${bytes(usage.memoryBytes)} of ${bytes(status.memoryBytes)} memory held</span></div>
     <div class="cells" role="img" aria-label=${KINDS.map(([kind, text]) => [node.cells.filter((cell) => cell.kind === kind).length, text]).filter(([n]) => n > 0).map(([n, text]) => `${gpus(n)} ${text}`).join(", ") || "no GPUs"}>
       ${node.cells.map((cell) => html`<span class=${`cell gpu-${cell.kind}`} title=${cell.job ? keyOf(cell.job) : cell.why || cell.kind}></span>`)}</div>
-    ${node.sick.map((text) => html`<p class="note note-bad">${plain(text)}</p>`)}
+    ${node.sick.map(({ text, test }) => html`<p class="note note-bad">${plain(text)}${test && html`; ${testText(test, now)}`}</p>`)}
+    ${(status.blamed ?? []).map(({ index, uuid, blames }) => html`<p class="note note-warn">${plain(`GPU ${index} (${uuid}) is blamed by ${whole(blames.length)} ${blames.length === 1 ? "job" : "jobs"}: ${blames.map(({ message }) => message).join("; ")}`)}</p>`)}
     ${UNMEASURED[node.node.exporter] && html`<p class="note note-warn">${UNMEASURED[node.node.exporter]}</p>`}
     ${status.lostSince && html`<p class="note note-bad">It has not reported for ${duration((now - ms(status.lostSince)) / 1000)}.</p>`}
     ${node.holders.length > 0 && html`<ul class="holders">${node.holders.map(({ job, here }) => html`<li key=${job.metadata.uid}><span class=${`swatch gpu-${kindOf(job)}`} aria-hidden="true"></span><a href=${jobAddress(projectOf(job), nameOf(job))}>${keyOf(job)}</a>
