@@ -33,6 +33,7 @@ SECTIONS = {
     "energy": 90.0,
     "pcie": 60.0,
     "burn_in": 60.0,
+    "health": 150.0,
     "chain": 120.0,
 }
 """Name of the module → the seconds it may take at most."""
