@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import shutil
@@ -53,17 +52,24 @@ def test_a_section_that_fails_crashes_or_hangs_is_reported(program: str, error: 
 
 
 def test_the_report(tmp_path: Path) -> None:
-    at = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.UTC)
+    at = "2026-11-22 12:00"
     sections = [
-        Section("update", 1.5, {"ratio": 1.2345, "bytes": 10_000.0, "counter": None}),
-        Section("nvml", 2, error="gone"),
+        Section("update", at, 1.5, {"ratio": 1.2345, "bytes": 10_000.0, "counter": None}),
+        Section("nvml", at, 2, error="gone"),
     ]
-    report = Report("NVIDIA H200 (141 GB)", at, {"torch": "2.11"}, sections)
+    report = Report("NVIDIA H200 (141 GB)", {"torch": "2.11"}, sections)
     report.write(tmp_path)
     assert json.loads((tmp_path / "nvidia-h200-141-gb.json").read_text())["sections"][1]["error"] == "gone"
     text = (tmp_path / "nvidia-h200-141-gb.md").read_text()
     for row in ("torch 2.11. Failed: nvml.", "| ratio | 1.234 |", "| bytes | 10,000 |", "| counter | not there |"):
         assert row in text
+    later = Report("NVIDIA H200 (141 GB)", {"torch": "2.11"})
+    later.keep(tmp_path)
+    later.put(Section("nvml", "2026-11-23 12:00", 3))
+    assert later.sections == [sections[0], Section("nvml", "2026-11-23 12:00", 3)]
+    other = Report("NVIDIA H200 (141 GB)", {"torch": "2.12"})
+    other.keep(tmp_path)
+    assert not other.sections, "another torch"
 
 
 @pytest.mark.slow

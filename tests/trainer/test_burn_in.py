@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -71,32 +70,3 @@ def test_it_says_what_it_found_and_exits_by_it(
     assert burn_in.main(["--gpu", "GPU-b"]) == burn_in.ABSENT
     assert "GPU-b is not visible here; GPU-a0, GPU-a1 is" in capsys.readouterr().err
     assert burn_in.FAILED == FAILED
-
-
-@pytest.mark.parametrize(
-    ("gpu", "slot", "carries"),
-    [
-        (("32.0 GT/s PCIe", "16"), ("16.0 GT/s PCIe", "16"), 32.0),
-        (("16.0 GT/s PCIe", "16"), ("16.0 GT/s PCIe", "4"), 8.0),
-        (("Unknown", "0"), ("16.0 GT/s PCIe", "16"), 0.0),
-        (("16.0 GT/s PCIe", "16"), None, 0.0),
-    ],
-)
-def test_what_a_link_could_carry_is_what_both_its_ends_could(
-    gpu: tuple[str, str],
-    slot: tuple[str, str] | None,
-    carries: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    there, listed = tmp_path / "pci0000:00/0000:00:01.0/0000:3b:00.0", tmp_path / "devices"
-    for folder in (there, listed):
-        folder.mkdir(parents=True)
-    for end, has in ((there, gpu), (there.parent, slot)):
-        for name, value in zip(("max_link_speed", "max_link_width"), has or (), strict=False):
-            (end / name).write_text(f"{value}\n")
-    (listed / "0000:3b:00.0").symlink_to(there)
-    found = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: found)
-    assert burn_in.link_gb_s(0, listed) == carries
-    assert burn_in.link_gb_s(0, tmp_path / "elsewhere") == 0.0

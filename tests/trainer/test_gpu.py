@@ -52,7 +52,7 @@ def test_fp8_learns_as_bf16_does_and_resumes_on_cuda(run, make_config):
         folder = {**visible, "STOKER_CHECKPOINT_DIR": str(run.folder / precision)}
         codes, outputs = run.run(config, fresh=True, **folder)
         assert codes == [0], outputs
-        losses[precision] = run.progress()["summary"]["loss"]
+        losses[precision] = run.progress()["summary"]["metrics"]["loss"]
         wanted = run.trace()
         (run.folder / "trace").unlink()
     assert losses["fp8"] == pytest.approx(losses["bf16"], rel=0.05)

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -51,11 +51,11 @@ def main(cpu_s: float, slope_min: float, peer: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="stoker-bench-exporter-") as scratch, contextlib.ExitStack() as stack:
         folder = Path(scratch)
         scenario = _scenario(folder)
-        socket_path = _kubelet([gpu.uuid for gpu in scenario.gpus], folder, stack)
-        exporter, port = _start(folder, scenario, socket_path, _api(stack))
+        socket_path = serve_kubelet([gpu.uuid for gpu in scenario.gpus], folder, stack)
+        exporter, port = start(folder, scenario.env(), socket_path, serve_api(stack))
         with _ended("the exporter", exporter):
             _wait_for_jobs(port)
-            pids = {"parent": exporter.pid, "child": _child_of(exporter.pid)}
+            pids = {"parent": exporter.pid, "child": child_of(exporter.pid)}
             _measure("", port, pids, cpu_s)
             if slope_min:
                 _slope(slope_min, port, tuple(pids.values()))
@@ -82,11 +82,11 @@ def _measure(of: str, port: int, pids: dict[str, int], cpu_s: float) -> None:
     record(what=f"{of}page", series=page.count(b"}"), bytes=len(page))
     print(f"\n{of}{len(page):,} bytes, {page.count(b'}'):,} series, {CALL_US} µs a call")
     _memory(f"{of}memory at the begin", pids)
-    before = {name: _cpu_s(pid) for name, pid in pids.items()}
+    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
     began = time.monotonic()
-    _wait(cpu_s, port)
+    scrape_for(cpu_s, port)
     took_s = time.monotonic() - began
-    used = {name: (_cpu_s(pid) - before[name]) / took_s for name, pid in pids.items()}
+    used = {name: (cpu_seconds(pid) - before[name]) / took_s for name, pid in pids.items()}
     record(what=f"{of}CPU of a core", seconds=took_s, **used)
     print(f"{of}CPU over {took_s:.0f} s, a scrape every 15 s: {_each(used, '.2%')} of a core")
     for name, headers in FORMATS.items():
@@ -118,7 +118,7 @@ def _scenario(folder: Path) -> Scenario:
     return scenario
 
 
-def _kubelet(uuids: list[str], folder: Path, stack: contextlib.ExitStack) -> Path:
+def serve_kubelet(uuids: list[str], folder: Path, stack: contextlib.ExitStack) -> Path:
     """A PodResources server: time-sliced devices, a slice to each pod."""
 
     def field(number: int, value: bytes) -> bytes:
@@ -175,18 +175,19 @@ class _Api(BaseHTTPRequestHandler):
         return
 
 
-def _api(stack: contextlib.ExitStack) -> str:
+def serve_api(stack: contextlib.ExitStack) -> str:
     server = stack.enter_context(LocalServer(_Api))
     stack.callback(server.shutdown)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server.url
 
 
-def _start(folder: Path, scenario: Scenario, kubelet: Path, api: str) -> tuple[subprocess.Popen[str], int]:
+def start(folder: Path, library: Mapping[str, str], kubelet: Path, api: str) -> tuple[subprocess.Popen[str], int]:
+    """The exporter and its port. `library`: variables that name the NVML to read."""
     command = [sys.executable, "-m", "stoker.exporter", "--host", "127.0.0.1", "--port", "0", "--node", "bench"]
     command += ["--state", str(folder / "state"), "--allocation", "kubelet", "--kubelet-socket", str(kubelet)]
     command += ["--api-url", api]
-    process = subprocess.Popen(command, env={**os.environ, **scenario.env()}, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env={**os.environ, **library}, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
         if found := re.search(r"on port (\d+)", line):
@@ -220,7 +221,7 @@ def _wait_for_jobs(port: int) -> None:
         time.sleep(1)
 
 
-def _child_of(pid: int) -> int:
+def child_of(pid: int) -> int:
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             if entry.name.isdecimal() and int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
@@ -228,23 +229,23 @@ def _child_of(pid: int) -> int:
     raise SystemExit("the exporter has no child")
 
 
-def _pss_mb(pid: int) -> float:
+def pss_mb(pid: int) -> float:
     found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
     return int(found[1]) / 1024 if found else 0.0
 
 
 def _memory(what: str, pids: dict[str, int]) -> None:
-    found = {name: _pss_mb(pid) for name, pid in pids.items()}
+    found = {name: pss_mb(pid) for name, pid in pids.items()}
     record(what=what, **{f"{name}_mib": one for name, one in found.items()}, together_mib=sum(found.values()))
     print(f"{what}, PSS in MiB: {_each(found, '.1f')}")
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _wait(seconds: float, port: int) -> None:
+def scrape_for(seconds: float, port: int) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         _scrape(_open(port), PROMETHEUS)  # a connection of its own: the server keeps none open for so long
@@ -255,7 +256,7 @@ def _open(port: int) -> http.client.HTTPConnection:
     return http.client.HTTPConnection("127.0.0.1", port, timeout=10)
 
 
-def _scrape(connection: http.client.HTTPConnection, headers: dict[str, str]) -> tuple[float, bytes]:
+def _scrape(connection: http.client.HTTPConnection, headers: Mapping[str, str]) -> tuple[float, bytes]:
     began = time.perf_counter()
     connection.request("GET", "/metrics", headers=headers)
     body = connection.getresponse().read()
@@ -263,15 +264,20 @@ def _scrape(connection: http.client.HTTPConnection, headers: dict[str, str]) -> 
 
 
 def _scrapes(port: int, name: str, headers: dict[str, str]) -> None:
+    took_ms = scrapes_ms(port, headers)
+    cuts = statistics.quantiles(took_ms, n=100)
+    record(what=f"scrape, {name}", p50_ms=cuts[49], p99_ms=cuts[98], most_ms=max(took_ms))
+    print(f"{SCRAPES} scrapes, {name}: p50 {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, most {max(took_ms):.2f} ms")
+
+
+def scrapes_ms(port: int, headers: Mapping[str, str]) -> list[float]:
     """Spread over polls, so that pages are packed anew and rendering gets in the way as it does."""
     connection = _open(port)
     took_ms = []
     for _ in range(SCRAPES):
         took_ms.append(_scrape(connection, headers)[0] * 1000)
         time.sleep(0.03)
-    cuts = statistics.quantiles(took_ms, n=100)
-    record(what=f"scrape, {name}", p50_ms=cuts[49], p99_ms=cuts[98], most_ms=max(took_ms))
-    print(f"{SCRAPES} scrapes, {name}: p50 {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, most {max(took_ms):.2f} ms")
+    return took_ms
 
 
 def _slope(minutes: float, port: int, pids: tuple[int, ...]) -> None:
@@ -281,7 +287,7 @@ def _slope(minutes: float, port: int, pids: tuple[int, ...]) -> None:
     for turn in _every(10.0, minutes * 60):
         if turn % 2 == 0:
             _scrape(_open(port), PROMETHEUS)
-        points.append(((time.monotonic() - began) / 60, sum(map(_pss_mb, pids))))
+        points.append(((time.monotonic() - began) / 60, sum(map(pss_mb, pids))))
     slope = statistics.linear_regression(*zip(*points, strict=True)).slope
     print(
         f"memory over {minutes:g} min: {slope * 1024:+.1f} KiB a minute, {points[0][1]:.1f} → {points[-1][1]:.1f} MiB"

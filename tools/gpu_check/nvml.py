@@ -36,11 +36,15 @@ def measure() -> dict[str, Figure]:
     found: Callable[[str], Any] = pynvml._nvmlGetFunctionPointer
     pynvml._nvmlGetFunctionPointer = lambda name: _timed(found(name), name, seen)
     try:
-        polls_us, values = _polls()
+        polls_us, cpu_us, values = _polls()
     finally:
         pynvml._nvmlGetFunctionPointer = found
+    by_call = sorted(((sum(us for us, _ in calls) / POLLS, name) for name, calls in seen.items()), reverse=True)
+    dearest = [f"{name} {us:,.0f}" for us, name in by_call if not name.startswith("nvmlEvent")]
     figures: dict[str, Figure] = {
         "polls": POLLS,
+        "a poll: CPU, µs": cpu_us,
+        "a poll: its dearest calls, µs": ", ".join(dearest[:6]),
         "a poll: p50, µs": _quantile(polls_us, 0.5),
         "a poll: p99, µs": _quantile(polls_us, 0.99),
         "values of a poll": len(values),
@@ -73,17 +77,21 @@ def _session() -> NvmlSession:
     return NvmlSession(CallErrors(), frozenset(COLLECTORS), lambda _: None, seen_us=unix_us, all_pids=os.geteuid() == 0)
 
 
-def _polls() -> tuple[list[float], dict[str, float]]:
+def _polls() -> tuple[list[float], float, dict[str, float]]:
+    """µs of each, the mean of their CPU time, the values of the last."""
     session = _session()
     times, values = [], {}
+    before_ns = time.thread_time_ns()
     for _ in range(POLLS):
         began = time.perf_counter()
         values = session.devices[0].read(time.monotonic, time.monotonic()).values
         times.append((time.perf_counter() - began) * 1e6)
         time.sleep(GAP_S)
-    session.stop()
+    cpu_us = (time.thread_time_ns() - before_ns) / 1e3 / POLLS
+    while not session.stop():
+        time.sleep(0.1)
     session.close()
-    return times, values
+    return times, cpu_us, values
 
 
 def _quantile(values: list[float], q: float) -> float:

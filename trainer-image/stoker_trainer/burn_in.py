@@ -16,12 +16,11 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from .nvlinks import DOWN, Copies, Links, Unreadable, faults, norm_gb_s, read
+from .links import DOWN, Copies, Links, Unreadable, faults, norm_gb_s, read
 
 SIZE = 2048
 """Of the matrices of -1, 0 and 1: sums of so many products stay within 256, which every precision holds exactly, in
@@ -35,7 +34,6 @@ _STEP = -7046029254386353131
 _COPY_BYTES = 1 << 28
 _OF_THE_LINK = 0.25
 """Of what its PCIe link could carry. Copies reach 0.8 of it as a rule, so a link of 16 lanes that runs on 4 fails."""
-_PCI = Path("/sys/bus/pci/devices")
 
 FAILED, ABSENT = 3, 4
 """Exit codes, which the operator reads (`stoker.life.burn_in`)."""
@@ -131,24 +129,6 @@ def _rate(target: torch.Tensor, source: torch.Tensor) -> float:
     return rate
 
 
-def link_gb_s(number: int, devices: Path = _PCI) -> float:
-    """What the PCIe link of this GPU could carry, as it and the slot are made; 0: not known, as in many virtual
-    machines."""
-    found = torch.cuda.get_device_properties(number)
-    try:
-        name = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
-        gpu = (devices / name).resolve(strict=True)
-        return min(map(_carries_gb_s, (gpu, gpu.parent)))
-    except (AttributeError, OSError, ValueError):
-        return 0.0
-
-
-def _carries_gb_s(end: Path) -> float:
-    """One end of a link. Units: sysfs has transfers of a bit each, '16.0 GT/s PCIe'."""
-    lanes = int((end / "max_link_width").read_text())
-    return float((end / "max_link_speed").read_text().split()[0]) * lanes / 8
-
-
 def _wait(*devices: torch.device) -> None:
     for device in devices:
         if device.type == "cuda":
@@ -198,6 +178,8 @@ def tested(
     began = time.monotonic()
     said: dict[str, Any] = {"device": str(device), **_name(device)}
     wrong: list[str] = []
+    links, unread = _links(device)
+    uuid = said.get("uuid", "")
     try:
         if device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True
@@ -205,30 +187,27 @@ def tested(
         said["wrong_words"] = wrong_words(device, _memory_bytes(device, memory_share))
         said["copy_gb_s"] = copy_gb_s(device)
         if least_gb_s is None:
-            least_gb_s = _OF_THE_LINK * link_gb_s(device.index) if device.type == "cuda" else 0.0
+            least_gb_s = _OF_THE_LINK * links[uuid].pcie_gb_s if uuid in links else 0.0
         said["least_gb_s"] = round(least_gb_s, 2)
         wrong += [f"{count} wrong elements in {of}" for of, count in said["wrong_products"].items() if count]
         wrong += [f"{count} wrong words in memory" for count in (said["wrong_words"],) if count]
         slowest = min(said["copy_gb_s"].values())
         wrong += [f"{slowest} GB/s to or from the host"] if slowest < least_gb_s else []
-        said["nvlink"], found = _nvlinks(device, peers)
-        wrong += found
+        said["nvlink"], copies = (unread, {}) if unread else nvlink_copies(device, uuid, peers, links)
+        wrong += faults(links, uuid, copies) if uuid in links else []
     except RuntimeError as error:
         wrong.append(str(error).splitlines()[0][:300])
     return {"passed": not wrong, "wrong": wrong, **said, "seconds": round(time.monotonic() - began, 1)}
 
 
-def _nvlinks(device: torch.device, peers: Mapping[str, torch.device]) -> tuple[dict[str, Any] | str, list[str]]:
-    """What is printed of them, and what is wrong."""
+def _links(device: torch.device) -> tuple[dict[str, Links], str]:
+    """Of each GPU by uuid, and why they are not measured; empty where they are."""
     if device.type != "cuda":
-        return "not measured: no GPU", []
-    uuid = _uuid(device.index)
+        return {}, "not measured: no GPU"
     try:
-        links = read()
+        return read(), ""
     except Unreadable as error:
-        return f"not measured: {error}", []
-    said, copies = nvlink_copies(device, uuid, peers, links)
-    return said, faults(links, uuid, copies) if uuid in links else []
+        return {}, f"not measured: {error}"
 
 
 def _name(device: torch.device) -> dict[str, str]:

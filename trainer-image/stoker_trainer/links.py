@@ -1,10 +1,11 @@
-"""The NVLinks of the GPUs here: what NVML reads of them, what they could carry, what is wrong.
+"""The links of the GPUs here, NVLink and PCIe: what NVML reads of them, what they could carry, what is wrong.
 
 A pair's norm is what the links between the two could carry as the boards are made, not what their model's datasheet
 says: the same model comes with 18 links, 12 or 8, and joined by switches, bridges or not at all. Links to a switch
 count though they are down. `read` needs the package nvidia-ml-py; all else is pure. Called by `burn_in`.
 
-Source: nvml.h (NvLink methods); NCCL and PyTorch count the links of a pair in the same way.
+Source: nvml.h (NvLink methods; the most of a PCIe link is that of GPU and slot together); NCCL and PyTorch count the
+links of a pair in the same way.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ _COUNT, _SPEED, _SPEED_BEFORE = 91, 164, 90
 _MOST_LINKS = 64
 _TO_GPU, _TO_SWITCH = 0, 2
 _NOT_KNOWN = 0xFFFFFFFF
+_PCIE_GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+"""Generation → transfers a second, of a bit each on each lane."""
 
 
 class Unreadable(Exception):
@@ -39,6 +42,8 @@ class Links:
     else)."""
     link_gb_s: float = 0.0
     """What each could carry in one direction, with what the protocol takes of it; 0: not known."""
+    pcie_gb_s: float = 0.0
+    """What the PCIe link could carry in one direction, as GPU and slot are made; 0: not known."""
 
     @property
     def up(self) -> int:
@@ -111,7 +116,16 @@ def _links(nvml: Any, handle: Any) -> Links:
     ends = tuple(_end(nvml, handle, link) for link in range(min(count, _MOST_LINKS)))
     up = next((link for link, end in enumerate(ends) if end != DOWN), 0)
     speed = max(_fields(nvml, handle, (_SPEED, up), (_SPEED_BEFORE, 0))) if ends else 0
-    return Links(_address(nvml.nvmlDeviceGetPciInfo(handle)), ends, speed / 1000)
+    return Links(_address(nvml.nvmlDeviceGetPciInfo(handle)), ends, speed / 1000, _pcie_gb_s(nvml, handle))
+
+
+def _pcie_gb_s(nvml: Any, handle: Any) -> float:
+    try:
+        generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+        lanes: int = nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
+    except nvml.NVMLError:
+        return 0.0
+    return _PCIE_GIGATRANSFERS.get(generation, 0.0) * lanes / 8
 
 
 def _end(nvml: Any, handle: Any, link: int) -> str:

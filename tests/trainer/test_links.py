@@ -1,4 +1,4 @@
-"""A burn-in's NVLinks: what NVML says of them, what a pair could carry, and what is a fault of the GPU under test."""
+"""A burn-in's links: what NVML says of them, what a pair could carry, and what is a fault of the GPU under test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stoker_trainer.nvlinks import DOWN, SWITCH, Copies, Links, Unreadable, faults, norm_gb_s
+from stoker_trainer.links import DOWN, SWITCH, Copies, Links, Unreadable, faults, norm_gb_s
 from tests.support.nvml_scenario import NoCompiler, Scenario
 
 torch = pytest.importorskip("torch")
@@ -133,6 +133,12 @@ def test_a_gpu_is_tested_with_the_others_that_are_visible(
     said = json.loads(line)
     assert (said["uuid"], said["nvlink"]["gb_s"]) == (B, {A: {"to": 40.0, "from": 41.0, "norm": 478.12}})
     monkeypatch.setattr(burn_in, "peer_copies", lambda *_: FAST)
+    wide = {uuid: replace(links, pcie_gb_s=256.0) for uuid, links in ON_SWITCH.items()}
+    monkeypatch.setattr(burn_in, "read", lambda: wide)
+    assert burn_in.main(["--gpu", B]) == burn_in.FAILED
+    said = json.loads(capsys.readouterr().out)
+    assert (said["wrong"], said["least_gb_s"]) == (["50.0 GB/s to or from the host"], 64.0)
+    monkeypatch.setattr(burn_in, "read", lambda: ON_SWITCH)
     assert burn_in.main([]) == 0
     assert [list(json.loads(line)["nvlink"]["gb_s"]) for line in capsys.readouterr().out.splitlines()] == [[B], [A]]
 
@@ -157,7 +163,7 @@ def test_a_gpu_is_tested_with_the_others_that_are_visible(
 READS = """
 import json
 from dataclasses import asdict
-from stoker_trainer.nvlinks import Unreadable, read
+from stoker_trainer.links import Unreadable, read
 try:
     print(json.dumps({uuid: asdict(one) for uuid, one in read().items()}))
 except Unreadable as error:
@@ -167,9 +173,11 @@ except Unreadable as error:
 
 def test_nvml_says_where_links_lead_and_what_they_carry(tmp_path: Path) -> None:
     scenario = Scenario(tmp_path)
-    switched = scenario.add_gpu(nvlinks_up=17)
-    bridged = scenario.add_gpu(nvlinks=4, nvlinks_up=4, nvlink_to=0, nvlink_mbps=14062)
-    none = scenario.add_gpu(nvlinks=None)
+    switched = scenario.add_gpu(nvlinks_up=17, pcie_gen_max=5, pcie_width_max=16, pcie_gen=1, pcie_width=8)
+    bridged = scenario.add_gpu(
+        nvlinks=4, nvlinks_up=4, nvlink_to=0, nvlink_mbps=14062, pcie_gen_max=3, pcie_width_max=4
+    )
+    none = scenario.add_gpu(nvlinks=None, pcie_gen_max=None)
     try:
         env = os.environ | scenario.write().env()
     except NoCompiler as error:
@@ -177,9 +185,9 @@ def test_nvml_says_where_links_lead_and_what_they_carry(tmp_path: Path) -> None:
     found = json.loads(_printed(READS, env))
     bus = "00000000:1b:00"
     assert found == {
-        switched.uuid: {"bus": bus, "ends": [SWITCH] * 17 + [DOWN], "link_gb_s": 26.562},
-        bridged.uuid: {"bus": "00000000:1c:00", "ends": [bus] * 4, "link_gb_s": 14.062},
-        none.uuid: {"bus": "00000000:1d:00", "ends": [], "link_gb_s": 0.0},
+        switched.uuid: {"bus": bus, "ends": [SWITCH] * 17 + [DOWN], "link_gb_s": 26.562, "pcie_gb_s": 64.0},
+        bridged.uuid: {"bus": "00000000:1c:00", "ends": [bus] * 4, "link_gb_s": 14.062, "pcie_gb_s": 4.0},
+        none.uuid: {"bus": "00000000:1d:00", "ends": [], "link_gb_s": 0.0, "pcie_gb_s": 0.0},
     }
     scenario.fault("nvmlDeviceGetNvLinkRemoteDeviceType", code=13)  # an old driver
     scenario.write()
