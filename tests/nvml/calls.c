@@ -48,12 +48,24 @@ static int fault_of(const struct scenario *s, const char *call, int slot, int fi
   return SUCCESS;
 }
 
-static void wait_latency(const struct scenario *s, const char *call) {
-  int us = 0;
-  for (int i = 0; i < s->latency_count; i++)
-    if (!strcmp(s->latencies[i].call, call)) us = s->latencies[i].us;
-    else if (!strcmp(s->latencies[i].call, "*") && !us) us = s->latencies[i].us;
-  sleep_us(us);
+static void burn_us(int us) {
+  struct timespec now;
+  for (double until = -1; us > 0;) {
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    double seconds = now.tv_sec + now.tv_nsec * 1e-9;
+    if (until < 0) until = seconds + us * 1e-6;
+    if (seconds >= until) break;
+  }
+}
+
+static void wait_latency(const struct scenario *s, const char *call, int field) {
+  const struct latency *found = NULL;
+  for (int i = 0; i < s->latency_count; i++) {
+    const struct latency *one = &s->latencies[i];
+    if (one->field == field && (!strcmp(one->call, call) || (!found && !strcmp(one->call, "*")))) found = one;
+  }
+  if (found && found->busy) burn_us(found->us);
+  else if (found) sleep_us(found->us);
 }
 
 /* While the driver is gone nothing works; after that only a session that began anew. */
@@ -67,7 +79,7 @@ static int driver_state(const struct scenario *s, double now, double began) {
 
 int enter(const char *call) {
   const struct scenario *s = scenario_now();
-  wait_latency(s, call);
+  wait_latency(s, call, -1);
   if (!sessions) return UNINITIALIZED;
   int code = driver_state(s, unix_now(), session_began);
   return code ? code : fault_of(s, call, -1, -1, unix_now());
@@ -77,7 +89,7 @@ int enter_device(const char *call, device_t handle, struct device *into) {
   const struct scenario *s = scenario_now();
   uintptr_t number = (uintptr_t)handle - 0x10000;
   int slot = (int)(number / 0x100), mig = (int)(number % 0x100) - 1;
-  wait_latency(s, call);
+  wait_latency(s, call, -1);
   double now = unix_now();
   if (!sessions) return UNINITIALIZED;
   int code = driver_state(s, now, session_began);
@@ -92,11 +104,14 @@ int enter_device(const char *call, device_t handle, struct device *into) {
   return SUCCESS;
 }
 
-int field_fault(const char *call, int slot, int field) { return fault_of(scenario_now(), call, slot, field, unix_now()); }
+int enter_field(const char *call, int slot, int field) {
+  wait_latency(scenario_now(), call, field);
+  return fault_of(scenario_now(), call, slot, field, unix_now());
+}
 
 int begin_session(const char *call) {
   const struct scenario *s = scenario_now();
-  wait_latency(s, call);
+  wait_latency(s, call, -1);
   double now = unix_now();
   int code = driver_state(s, now, now);
   if (!code) code = fault_of(s, call, -1, -1, now);

@@ -36,8 +36,8 @@ device_t handle_of(int slot, int mig);
 int enter(const char *call);
 /* The same of a call on a device, and the device. */
 int enter_device(const char *call, device_t handle, struct device *into);
-/* A fault of one field (nvmlDeviceGetFieldValues) or metric; 0: none. */
-int field_fault(const char *call, int slot, int field);
+/* Latency and fault of one field (nvmlDeviceGetFieldValues), metric or kind of sample; 0: none. */
+int enter_field(const char *call, int slot, int field);
 /* For nvmlInit: faults, then the GPUs that are there now. */
 int begin_session(const char *call);
 int end_session(void);

@@ -188,7 +188,7 @@ struct sample {
 int nvmlDeviceGetSamples(device_t device, unsigned kind, unsigned long long seen_us, unsigned *type, unsigned *count,
                          struct sample *samples) {
   ENTER(device);
-  int fault = field_fault(__func__, d.slot, kind);
+  int fault = enter_field(__func__, d.slot, kind);
   enum key key = kind == 0 ? K_watts : kind == 1 ? K_busy : kind == 2 ? K_mem_busy : kind == 3 ? K_enc : K_dec;
   if (fault) return fault;
   if (kind > 4 || (MIG_ON && kind) || isnan(VALUE(watts)) || isnan(value_at(d.steps, key, d.now))) return NOT_SUPPORTED;

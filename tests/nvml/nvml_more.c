@@ -121,7 +121,8 @@ static double field_number(struct device d, unsigned id, unsigned scope, unsigne
   case 138: return d.gpu->nvlink5 || !all_links ? NAN : floor(counted(d, K_nvlink_tx) / 1024);
   case 139: return d.gpu->nvlink5 || !all_links ? NAN : floor(counted(d, K_nvlink_rx) / 1024);
   case 164: *type = 1; return scope < VALUE(nvlinks_up) ? VALUE(nvlink_mbps) : NAN;
-  case 185: case 186: *type = 1; return scope == 0 ? VALUE(watts) * 1000 : NAN;
+  case 185: *type = 1; return scope == 0 ? round(integral(d.steps, K_watts, d.now - 1, d.now) * 1000) : NAN;
+  case 186: *type = 1; return scope == 0 ? VALUE(watts) * 1000 : NAN;
   case 187: *type = 1; return VALUE(limit_min) * 1000;
   case 188: *type = 1; return VALUE(limit_max) * 1000;
   case 189: *type = 1; return VALUE(limit_default) * 1000;
@@ -152,7 +153,7 @@ int nvmlDeviceGetFieldValues(device_t device, int count, struct field_value *val
     nvlink |= one->id == 138 || one->id == 139 || one->id == 202 || one->id == 204;
     one->at_us = (long long)(d.now * 1e6);
     one->latency_us = 1;
-    one->code = field_fault(__func__, d.slot, one->id);
+    one->code = enter_field(__func__, d.slot, one->id);
     if (!one->code && isnan(number)) one->code = NOT_SUPPORTED;
     if (one->code) continue;
     if (one->type == 5) one->value.i32 = (int)number;
@@ -349,7 +350,7 @@ int nvmlGpmMetricsGet(struct gpm_get *get) {
       enum key key;
     } known[] = {{1, K_gfx}, {2, K_sm}, {3, K_occ}, {5, K_tensor}, {10, K_dram}, {11, K_fp64}, {12, K_fp32}, {13, K_fp16},
                  {20, K_pcie_tx}, {21, K_pcie_rx}}; /* those two in MiB/s */
-    one->code = field_fault(__func__, b->slot, one->id);
+    one->code = enter_field(__func__, b->slot, one->id);
     if (one->code) continue;
     one->code = NOT_SUPPORTED;
     for (unsigned k = 0; k < sizeof known / sizeof *known; k++) {

@@ -155,6 +155,8 @@ static void read_line(struct scenario *s, char *line) {
     struct latency *latency = GROW(s->latencies, s->latency_count);
     text(fields, count, "call", "*", latency->call);
     latency->us = (int)whole(fields, count, "us", 0);
+    latency->field = (int)number(fields, count, "field", -1);
+    latency->busy = (int)number(fields, count, "busy", 0);
   } else if (!strcmp(kind, "restart")) {
     struct restart *restart = GROW(s->restarts, s->restart_count);
     *restart = (struct restart){number(fields, count, "at", 0), number(fields, count, "down", 0)};

@@ -88,7 +88,7 @@ struct xid {
 
 struct latency {
   char call[TEXT];
-  int us;
+  int us, field, busy;
 };
 
 struct restart {

@@ -199,9 +199,11 @@ class Scenario:
     def xid(self, gpu: int, at: float, code: int) -> None:
         self._rest.append(f"xid\tgpu={gpu}\tat={at!r}\tcode={code}")
 
-    def latency(self, us: int, call: str = "*") -> None:
-        """Microseconds that each call takes (slept)."""
-        self._rest.append(f"latency\tcall={call}\tus={us}")
+    def latency(self, us: int, call: str = "*", *, field: int | None = None, busy: bool = False) -> None:
+        """Microseconds that each call takes, or to ask for this field besides (as `fault`'s). busy: Of CPU, as the real
+        library's, else slept."""
+        which = "" if field is None else f"\tfield={field}"
+        self._rest.append(f"latency\tcall={call}\tus={us}\tbusy={int(busy)}{which}")
 
     def restart(self, at: float, down_s: float) -> None:
         """The driver is gone from `at` for so long; counters begin at 0 after that, sessions must begin anew."""

@@ -7,9 +7,7 @@ that takes receipts (both in this process). Budget on a quiet machine: both proc
 scrape p99 < 80 ms. --peer: afterwards PyPI's nvitop-exporter, which reads the same library by the same packages; FOLDER
 is where `pip install --target FOLDER nvitop-exporter` put it.
 
-CALL_US: each NVML call sleeps so long. An assumption, not a measurement: no GPU was at hand. What counts for us is that
-the child waits and burns nothing.
-"""
+Each NVML call takes as much CPU as it took on an H100 (docs/gpu-check), and as there the driver keeps no samples."""
 
 from __future__ import annotations
 
@@ -39,7 +37,24 @@ from tests.support.nvml_scenario import Scenario
 from tools.bench.record import record
 
 GPUS, PODS = 8, 50
-CALL_US = 100
+CALLS_US = {
+    "*": 15,
+    "nvmlDeviceGetTotalEnergyConsumption": 3100,
+    "nvmlDeviceGetSamples": 2500,
+    "nvmlDeviceGetProcessUtilization": 2200,
+    "nvmlGpmMetricsGet": 1700,
+    "nvmlDeviceGetMaxClockInfo": 1550,
+    "nvmlDeviceGetMarginTemperature": 1250,
+    "nvmlDeviceGetMigMode": 400,
+    "nvmlDeviceGetEccMode": 335,
+    "nvmlDeviceGetTemperatureThreshold": 230,
+    "nvmlDeviceGetPcieReplayCounter": 195,
+    "nvmlGpmSampleGet": 140,
+    "nvmlDeviceGetFieldValues": 100,
+    "nvmlDeviceGetComputeRunningProcesses_v3": 100,
+}
+HW_THERMAL_FIELD, HW_THERMAL_US = 270, 950
+NOT_FOUND = 6
 SCRAPES = 500
 PROMETHEUS = {"Accept-Encoding": "gzip", "Accept": "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;q=0.3"}
 """As it asks."""
@@ -80,7 +95,7 @@ def _measure(of: str, port: int, pids: dict[str, int], cpu_s: float) -> None:
     """Size of the page, memory, CPU over so many seconds, latency of scrapes."""
     page = _scrape(_open(port), {})[1]
     record(what=f"{of}page", series=page.count(b"}"), bytes=len(page))
-    print(f"\n{of}{len(page):,} bytes, {page.count(b'}'):,} series, {CALL_US} µs a call")
+    print(f"\n{of}{len(page):,} bytes, {page.count(b'}'):,} series")
     _memory(f"{of}memory at the begin", pids)
     before = {name: cpu_seconds(pid) for name, pid in pids.items()}
     began = time.monotonic()
@@ -113,7 +128,10 @@ def _scenario(folder: Path) -> Scenario:
             nvlink_tx=5e9,
             processes=[(4000 + index, 40 << 30, 45.0)],
         )
-    scenario.latency(CALL_US)
+    for call, us in CALLS_US.items():
+        scenario.latency(us, call, busy=True)
+    scenario.latency(HW_THERMAL_US, "nvmlDeviceGetFieldValues", field=HW_THERMAL_FIELD, busy=True)
+    scenario.fault("nvmlDeviceGetSamples", code=NOT_FOUND)
     scenario.write()
     return scenario
 

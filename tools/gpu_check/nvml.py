@@ -22,8 +22,8 @@ from stoker.nvml.frames import COLLECTORS
 from stoker.nvml.session import NvmlSession
 from tools.gpu_check.report import Figure
 
-POLLS, GAP_S = 100, 0.12
-"""GPM samples are to be 100 ms apart."""
+POLLS, GAP_S = 30, 1.0
+"""As the exporter's."""
 NOT_ROOT = 65534
 
 _Seen = dict[str, list[tuple[float, int]]]

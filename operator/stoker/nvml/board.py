@@ -1,7 +1,7 @@
 """Temperatures, clocks, throttling, PCIe, NVLink, memory errors of one GPU. Called by `device`.
 
 Three lanes: counters and what they explain at each poll, gauges (temperatures, clocks) every few, what rarely moves
-(limits, thresholds, remapped rows, links) once in a while. `device` has the turns.
+(limits, remapped rows, links) once in a while; what never moves once a session. `device` has the turns.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ _FAST = {
         Field("throttle_seconds_total|sw_power_cap", 74, _NS),
         Field("throttle_seconds_total|sync_boost", 76, _NS),
         Field("throttle_seconds_total|sw_thermal", 269, _NS),
-        Field("throttle_seconds_total|hw_thermal", 270, _NS),
-        Field("throttle_seconds_total|hw_power_brake", 271, _NS),
     ),
     "nvlink": (
         Field("nvlink_bytes_total|tx", 138, _KIB, ALL_LINKS),
@@ -39,6 +37,11 @@ _FAST = {
     ),
     "ecc": (Field("recovery_action", 230),),
 }
+_HELD_DOWN = (
+    Field("throttle_seconds_total|hw_thermal", 270, _NS),
+    Field("throttle_seconds_total|hw_power_brake", 271, _NS),
+)
+"""Of the hardware itself: a millisecond of CPU, so they are read while the reasons name one of them, else rarely."""
 _SLOW = {
     "temperatures": (
         Field("temperature_margin_limit_celsius|shutdown", 193),
@@ -97,6 +100,10 @@ class Board:
         self._calls, self._collectors = calls, collectors
         self._fast = Fields(calls, [*more_fields, *self._chosen(_FAST)])
         self._slow = Fields(calls, self._chosen(_SLOW))
+        self._held_down = Fields(calls, _HELD_DOWN if "throttling" in collectors else ())
+        self._held: dict[str, float] = {}
+        self._is_held_down = True
+        self._constant: dict[str, float] | None = None
         self._links: int | None = None
         self._fifth: Fields | None = None
         self._fifth_errors: Fields | None = None
@@ -108,7 +115,11 @@ class Board:
         """Adds to the values. Raises: Lost, DriverLost."""
         values |= self._fast.read()
         if "throttling" in self._collectors:
-            self._read_reasons(values)
+            was = self._is_held_down
+            self._is_held_down = self._read_reasons(values)
+            if was or self._is_held_down:
+                self._held = self._held_down.read()
+            values |= self._held
         if "ecc" in self._collectors:
             self._read_errors(values, *_SICK_ERRORS)  # a GPU with one of these is to be left at once
         if self._fifth:
@@ -134,8 +145,6 @@ class Board:
             core = self._calls.ask("nvmlDeviceGetTemperature", 0)
         if core is not None:
             values["temperature_celsius|core"] = float(core)
-        if (margin := self._calls.ask("nvmlDeviceGetMarginTemperature")) is not None:
-            values["temperature_margin_celsius"] = float(margin)
         if (fan := self._calls.ask("nvmlDeviceGetFanSpeed")) is not None:
             values["fan_ratio"] = fan / 100
 
@@ -147,26 +156,26 @@ class Board:
         if state is not None and 0 <= state <= 15:
             values["pstate"] = float(state)
 
-    def _read_reasons(self, values: dict[str, float]) -> None:
+    def _read_reasons(self, values: dict[str, float]) -> bool:
+        """Whether the hardware holds the clocks down, as far as is known."""
         reasons = self._calls.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if reasons is None:
             reasons = self._calls.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         if reasons is not None:
             values |= {f"throttle_active|{name}": float(bool(reasons & bit)) for name, bit in REASONS.items()}
+        return reasons is None or bool(reasons & (HW_THERMAL | HW_POWER_BRAKE))
 
     def read_rare(self, fast: dict[str, float]) -> dict[str, float]:
         """fast: What `read` has read. Raises: Lost, DriverLost."""
-        rare = self._slow.read()
-        if "clocks" in self._collectors:
-            for name, kind in _CLOCKS:
-                if (clock := self._calls.ask("nvmlDeviceGetMaxClockInfo", kind)) is not None:
-                    rare[f"clock_max_hertz|{name}"] = clock * _MHZ
+        if self._constant is None:
+            self._constant = self._read_constant()
+        self._held = self._held_down.read()
+        rare = self._slow.read() | self._constant
+        margin = self._calls.ask("nvmlDeviceGetMarginTemperature") if "temperatures" in self._collectors else None
+        if margin is not None:
+            rare["temperature_margin_celsius"] = float(margin)
         if "limits" in self._collectors:
             self._read_limits(rare)
-        if "temperatures" in self._collectors:
-            for kind, name in enumerate(("shutdown", "slowdown", "memory_max", "gpu_max")):
-                if (celsius := self._calls.ask("nvmlDeviceGetTemperatureThreshold", kind)) is not None:
-                    rare[f"temperature_limit_celsius|{name}"] = float(celsius)
         if "pcie" in self._collectors:
             self._read_pcie(rare)
         if "nvlink" in self._collectors:
@@ -175,6 +184,18 @@ class Board:
         if "ecc" in self._collectors:
             self._read_memory_errors(rare)
         return rare
+
+    def _read_constant(self) -> dict[str, float]:
+        """What stays within a session."""
+        read: dict[str, float] = {}
+        for name, kind in _CLOCKS if "clocks" in self._collectors else ():
+            if (clock := self._calls.ask("nvmlDeviceGetMaxClockInfo", kind)) is not None:
+                read[f"clock_max_hertz|{name}"] = clock * _MHZ
+        limits = ("shutdown", "slowdown", "memory_max", "gpu_max") if "temperatures" in self._collectors else ()
+        for kind, name in enumerate(limits):
+            if (celsius := self._calls.ask("nvmlDeviceGetTemperatureThreshold", kind)) is not None:
+                read[f"temperature_limit_celsius|{name}"] = float(celsius)
+        return read
 
     def _read_limits(self, rare: dict[str, float]) -> None:
         read = {

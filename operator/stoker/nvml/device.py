@@ -15,6 +15,13 @@ from .processes import Processes
 
 GAUGES_EVERY, RARE_EVERY = 5, 15
 """Polls between two turns of what is no counter and needs a call of its own; the GPUs take theirs one after another."""
+STEADY_EVERY, STEADY_S = 10, 15.0
+"""Polls, and seconds at most, between two turns of what takes milliseconds of CPU a call (GPM, the energy counter)
+while the GPU goes on with what it does."""
+SETTLES_IN = 10
+"""For so many polls after something has begun or ended on it both are read at each."""
+_BEGUN_BYTES = 64 << 20
+"""A change of the memory in use that says so: a process takes more than that to begin with."""
 _VITAL = ("busy_ratio", "memory_used_bytes", "power_watts", "energy_joules_total")
 
 
@@ -46,6 +53,10 @@ class Device:
         self._reads_mig = "mig" in collectors
         self._info = self._read_info()
         self._polls = 0
+        self._settled_at = SETTLES_IN
+        self._in_full_at_s = 0.0
+        self._memory_bytes = 0.0
+        self._activity: dict[str, float] = {}
         self._gauges: dict[str, float] = {}
         self._rare: dict[str, float] = {}
 
@@ -56,11 +67,16 @@ class Device:
         self._calls.take_failure()
         self._board.read(values)
         self._load.read(values)
+        self._note_memory(values.get("memory_used_bytes", 0.0))
+        in_full = self._is_in_full(now_s)
+        self._load.read_power(values, clock(), anew=in_full)
         late_s = clock() - poll_s
         failure = self._calls.take_failure()
         if failure and not any(key in values for key in _VITAL):
             raise GpuLost(code_name(failure))
-        gpm = self._gpm.read(now_s) if self._gpm else {}
+        if in_full:
+            self._mig.read_mode()
+            self._activity = self._gpm.read(now_s) if self._gpm else {}
         if self._is_turn(GAUGES_EVERY):
             self._gauges = self._board.read_gauges() | self._load.read_gauges()
             if self._reads_pcie and (self._gpm is None or self._gpm.has_pcie is False):
@@ -69,12 +85,11 @@ class Device:
             self._rare = self._board.read_rare(values)
         self._polls += 1
         values |= self._gauges | self._rare
-        running = self._processes.read() if self._processes else None
+        running = self._processes.read(values.get("busy_ratio")) if self._processes else None
         if running is not None:
             values["processes"] = float(len(running))
-        values |= gpm
-        self._mig.read_mode()
-        devices = self._mig.read(now_s, running) if self._reads_mig else ()
+        values |= self._activity
+        devices = self._mig.read(now_s, running, activity=in_full) if self._reads_mig else ()
         info = {
             **self._info,
             "mig": self._mig.mode,
@@ -82,6 +97,18 @@ class Device:
         }
         processes = None if running is None else tuple(one.process for one in running)
         return GpuReading(self.index, self.uuid, "", info, values, processes, devices, late_s)
+
+    def _note_memory(self, used_bytes: float) -> None:
+        if abs(used_bytes - self._memory_bytes) > _BEGUN_BYTES:
+            self._settled_at = self._polls + SETTLES_IN
+        self._memory_bytes = used_bytes
+
+    def _is_in_full(self, now_s: float) -> bool:
+        is_due = self._is_turn(STEADY_EVERY) or now_s - self._in_full_at_s >= STEADY_S
+        if is_due or self._polls < self._settled_at:
+            self._in_full_at_s = now_s
+            return True
+        return False
 
     def _is_turn(self, every: int) -> bool:
         return self._polls == 0 or (self._polls + self.index) % every == 0

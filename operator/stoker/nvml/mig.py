@@ -43,6 +43,8 @@ class MigDevices:
     def __init__(self, calls: DeviceCalls, gpm: Gpm | None) -> None:
         self._calls, self._gpm = calls, gpm
         self._devices: tuple[_Device, ...] = ()
+        self._active: dict[int, dict[str, float]] = {}
+        """By GPU instance, as last read."""
         self._list_in = 0
         self.mode = "none"
         """none (it can't), off, on."""
@@ -54,29 +56,31 @@ class MigDevices:
         if mode != self.mode:
             self.mode, self._list_in = mode, 0
 
-    def read(self, now_s: float, running: tuple[GpuProcess, ...] | None) -> tuple[MigReading, ...]:
-        """Raises: Lost, DriverLost."""
+    def read(self, now_s: float, running: tuple[GpuProcess, ...] | None, *, activity: bool) -> tuple[MigReading, ...]:
+        """activity: Read GPM's values anew. Raises: Lost, DriverLost."""
         if self.mode != "on":
             self._devices = ()
             return ()
         if self._list_in <= 0:
             self._list_anew()
         self._list_in -= 1
+        if activity and self._gpm:
+            instances = {device.gpu_instance for device in self._devices}
+            self._active = {instance: self._gpm.read(now_s, instance) for instance in instances}
         try:
-            return self._read_listed(now_s, running)
+            return self._read_listed(running)
         except _Gone:
             self._list_anew()
         try:
-            return self._read_listed(now_s, running)
+            return self._read_listed(running)
         except _Gone:  # they change this very moment
             self._list_in = 0
             return ()
 
-    def _read_listed(self, now_s: float, running: tuple[GpuProcess, ...] | None) -> tuple[MigReading, ...]:
-        active: dict[int, dict[str, float]] = {}
-        for instance in {device.gpu_instance for device in self._devices} if self._gpm else ():
-            active[instance] = self._gpm.read(now_s, instance) if self._gpm else {}
-        readings = [self._read_one(device, active.get(device.gpu_instance, {}), running) for device in self._devices]
+    def _read_listed(self, running: tuple[GpuProcess, ...] | None) -> tuple[MigReading, ...]:
+        readings = [
+            self._read_one(device, self._active.get(device.gpu_instance, {}), running) for device in self._devices
+        ]
         return tuple(reading for reading in readings if reading is not None)
 
     def _read_one(
@@ -98,6 +102,7 @@ class MigDevices:
         self._devices = tuple(self._list())
         self._list_in = LIST_EVERY
         if self._gpm and known != {device.uuid for device in self._devices}:
+            self._active = {}
             self._gpm.forget(but=[device.gpu_instance for device in self._devices if device.uuid in known])
 
     def _list(self) -> Iterable[_Device]:
