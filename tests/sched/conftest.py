@@ -423,6 +423,11 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 for name, kinds in state.claims.of.items()
                 for request, orders in kinds.items()
             },
+            {
+                (name, request): dict(there)
+                for name, kinds in state.claims.on.items()
+                for request, there in kinds.items()
+            },
         ),
         "reserving": (state.reserve_after_s, state.next_reserving_at, state.spent_at),
         "plan": [(one.order, called(one.lane), one.spread) for one in state.plan],

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from stoker.sched.entries import Entry
 from stoker.sched.leaving import Leaving
 from stoker.sched.queue_state import QueueState
-from stoker.sched.running import cost_of
 from stoker.sched.state import SchedulerState
 from stoker.sched.stoppable import Stoppable
 from stoker.spec.job import Phase
 from tests.support.examples import examples
-from tests.support.preempting import claims, preempting, run, wrote
+from tests.support.preempting import claims, cost_of, preempting, run, wrote
 
 PARENTS = {
     "top": None,

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.sched.running import _FLOATS, _INTS, RunningJobs
+from stoker.sched.running import _FLOATS, _INTS, _PRODUCTS, RunningJobs
 from stoker.spec.job import ENDED, AttemptEnd, Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.outcome import Intent
@@ -155,7 +155,7 @@ class Life:
 
 def rows(jobs: RunningJobs) -> dict[Key, list[float]]:
     jobs.refresh()
-    columns = [getattr(jobs, name) for name in (*_FLOATS, *_INTS) if name != "queue"]
+    columns = [getattr(jobs, name) for name in (*_FLOATS, *_INTS, *_PRODUCTS) if name != "queue"]
     return {
         one.key: [float(column[row]) for column in columns] for row in jobs.rows if (one := jobs.jobs[row]) is not None
     }

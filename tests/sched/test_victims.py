@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from stoker.sched import victims
 from stoker.sched.entries import Entry
 from stoker.sched.place import place
-from stoker.sched.running import cost_of
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase
 from stoker.spec.node import GPUNode
 from stoker.spec.outcome import Intent
 from tests.support.examples import examples
-from tests.support.preempting import claims, preempting, run, wrote
+from tests.support.preempting import claims, cost_of, preempting, run, wrote
 
 CASES: list[tuple[str, Any, dict[str, list[str]]]] = [
     (

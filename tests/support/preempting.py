@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
 from stoker.sched.decide import Decisions
+from stoker.sched.entries import Entry
+from stoker.sched.running import loss_of
 from stoker.spec.job import TrainingJob
 from stoker.spec.queue import Preemption, Queue, WithinQueue
 from stoker.spec.worker import Checkpoint, Progress
@@ -14,6 +17,12 @@ from stoker.spec.worker import Checkpoint, Progress
 def preempting(queue: Queue, least: str | None = None, **more: Any) -> Queue:
     how = Preemption(within_queue=WithinQueue.LOWER_PRIORITY, min_runtime=least)
     return queue.model_copy(update={"spec": queue.spec.model_copy(update={"preemption": how, **more})})
+
+
+def cost_of(entry: Entry, now: datetime) -> float:
+    """Of stopping a job. Units: GPU-seconds; a core counts as a hundredth of a GPU."""
+    (since, restart_s), (gpus, cpu, _) = loss_of(entry), entry.request.totals
+    return (max(now.timestamp() - since, 0.0) + restart_s) * (gpus + 0.01 * cpu / 1000)
 
 
 def run(

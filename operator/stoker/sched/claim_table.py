@@ -17,7 +17,6 @@ from .deadlines import Deadlines
 from .entries import Entry, Order
 from .holdings import Holdings
 from .journal import Journal
-from .queue_state import QueueState
 from .request import Request
 from .running import RunningJobs
 from .sorted_list import SortedList
@@ -48,6 +47,8 @@ class ClaimTable:
         """Those with a claim."""
         self.of: dict[str, dict[Request, SortedList[Order]]] = {}
         """The same: queue → what is claimed → jobs."""
+        self.on: dict[str, dict[Request, dict[Key, int]]] = {}
+        """The same: node → what is claimed → job → workers."""
         self.moved: dict[Key, None] = {}
         """Those whose victims changed since the last decide."""
         self.ready: dict[Key, None] = {}
@@ -59,7 +60,7 @@ class ClaimTable:
         self.keeps: dict[Key, Victim] = {}
         """Of those that are stopped for a claim: the elastic jobs that go on with fewer workers."""
         self.voided: set[Key] = set()
-        """Of those: the room was taken by others."""
+        """Those of `unwritten` whose room was taken by others."""
 
     def victim_moved(self, key: Key) -> None:
         """Something of a job has changed: nothing happens unless it is stopped for a claim."""
@@ -67,62 +68,54 @@ class ClaimTable:
         if claimant is not None:
             self._journal.put(self.moved, claimant, None)
 
-    def put(self, queue: QueueState, entries: Sequence[Entry], *, decided: bool) -> None:
-        """Pending jobs of the queue that ask for the same, each with its claim. `decided`: just now, so that their
-        victims all hold their places."""
-        journal, keys = self._journal, [entry.key for entry in entries]
+    def put(self, entries: Sequence[Entry], since: datetime) -> None:
+        """Pending jobs of one queue that ask for the same, each with a claim of that time on GPUs of one type."""
+        journal, first = self._journal, entries[0]
+        keys = [entry.key for entry in entries]
         journal.put_all(self.jobs, dict.fromkeys(keys))
-        if not decided:
-            journal.put_all(self.moved, dict.fromkeys(keys))
-        kinds = self.of.get(queue.name)
-        if kinds is None:
-            kinds = {}
-            journal.put(self.of, queue.name, kinds)
-        victims: dict[Key, Key] = {}
-        times: dict[datetime, list[Key]] = {}
+        self.given_up.add(keys, since + PATIENCE)
         for entry in entries:
-            claim = entry.claim
-            assert claim is not None
-            times.setdefault(claim.since, []).append(entry.key)
-            for victim in claim.victims:
-                victims[victim.key] = entry.key
+            for victim in entry.victims:
+                journal.put(self.victims, victim.key, entry.key)
                 if victim.keeps:
                     journal.put(self.keeps, victim.key, victim)
-        for since, keys in times.items():
-            self.given_up.add(keys, since + PATIENCE)
-        journal.put_all(self.victims, victims)
-        self._running.note(victims)
-        by_type: dict[str, list[Entry]] = {}
+        held = first.held
+        kinds = journal.get_or_make(self.of, first.queue.name, dict)
+        orders: SortedList[Order] = journal.get_or_make(kinds, held, SortedList)
         for entry in entries:
-            by_type.setdefault(entry.gpu_type, []).append(entry)
-        for some in by_type.values():
-            held = some[0].held
-            orders = kinds.get(held)
-            if orders is None:
-                orders = SortedList()
-                journal.put(kinds, held, orders)
-            for entry in some:
-                orders.add(entry.order)
-                journal.note(orders.remove, entry.order)
-            self._holdings.hold(some, [entry.room for entry in some])
+            orders.add(entry.order)
+            journal.note(orders.remove, entry.order)
+        self._running.note([victim.key for entry in entries for victim in entry.victims])
+        self._holdings.hold(entries, [entry.room for entry in entries])
+        for entry in entries:
+            for name, workers in entry.workers_on.items():
+                there = journal.get_or_make(self.on, name, dict)
+                journal.put(journal.get_or_make(there, held, dict), entry.key, workers)
 
     def drop(self, entry: Entry, *, stays: bool = False) -> None:
         """Nothing happens where it has no claim. `stays`: it starts there, and what it holds stays counted."""
         if entry.key not in self.jobs:
             return
+        held = entry.held
+        for name in entry.workers_on:
+            there = self.on[name]
+            self._journal.drop(there[held], entry.key)
+            if not there[held]:
+                self._journal.drop(there, held)
+                if not there:
+                    self._journal.drop(self.on, name)
         if not stays:
             self._holdings.unhold(entry)
-        self._journal.drop(self.jobs, entry.key)
-        self._journal.drop(self.moved, entry.key)
-        self._journal.drop(self.ready, entry.key)
+        for jobs in (self.jobs, self.moved, self.ready):
+            self._journal.drop(jobs, entry.key)
         self.given_up.set(entry.key, None)
-        kinds, held = self.of[entry.queue.name], entry.held
+        kinds = self.of[entry.queue.name]
         orders = kinds[held]
         orders.remove(entry.order)
         self._journal.note(orders.add, entry.order)
         if not orders:
             self._journal.drop(kinds, held)
-        for victim in entry.claim.victims if entry.claim is not None else ():
+        for victim in entry.victims:
             key = victim.key
             if self.victims.get(key) == entry.key:
                 self._journal.drop(self.victims, key)

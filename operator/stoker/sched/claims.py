@@ -7,9 +7,10 @@ follows from objects: the claim in its job's status, the victims' attempts, the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
 from stoker.spec.job import Claim, Placed, Victim
 from stoker.spec.meta import Key
@@ -30,14 +31,13 @@ from .state import SchedulerState
 def ready(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tuple[Placed, ...]]]:
     """The claims that have become starts, and where: their room is there, or other room."""
     _look_at_moved(state)
-    gone = state.claims.ready
     for entry in _touched(state, _hopeful(state), state.changes.freed_queues):
         claim = entry.claim
         if claim is None:
             continue
         # Other claims wait for victims of their own: once its own have gone, they don't count.
-        aside = state.claims.jobs if entry.key in gone else {entry.key: None}
-        if _has_room(entry, state, all_aside=entry.key in gone) and _fits(state, entry, aside):
+        all_aside = entry.key in state.claims.ready
+        if _has_room(entry, state, all_aside=all_aside) and _fits(state, entry, all_aside=all_aside):
             yield entry, claim.placement
     if state.changes.freed_nodes:
         yield from _elsewhere(state, now)
@@ -69,14 +69,14 @@ def _hopeful(state: SchedulerState) -> Iterator[Key]:
     """What is short → the claimed requests that want none of it."""
     for name in freed if requests else ():
         slot = table.slots.get(name)
-        if slot is None or name not in table.claims:
+        if slot is None or name not in claims.on:
             continue
         short = bool(table.free_gpu[slot] < 0), bool(table.free_cpu[slot] < 0), bool(table.free_mem[slot] < 0)
         if short not in content:
             content[short] = {request for request in requests if not _wants(request, short)}
-        for key, (_, request) in table.claims[name].items() if content[short] else ():
-            if key in claims.jobs and request in content[short]:
-                yield key
+        for request, there in claims.on[name].items():
+            if request in content[short]:
+                yield from there
 
 
 def _wants(request: Request, short: tuple[bool, bool, bool]) -> bool:
@@ -129,10 +129,10 @@ def end_void(state: SchedulerState) -> dict[Key, int]:
     """End the claims whose room others have taken, or jobs that are no longer stopped. Returns: job → how often that
     has happened to it in a row."""
     found: dict[Key, int] = {}
-    claims, seen = state.nodes.claims, set[str]()
+    seen = set[str]()
     while filled := state.changes.filled_nodes - seen:  # the end of one lets its victims stay, on whatever node
         seen |= filled
-        keys = [key for name in filled for key in claims.get(name, ()) if key in state.claims.jobs]
+        keys = [key for name in filled for there in state.claims.on.get(name, {}).values() for key in there]
         for entry in _touched(state, keys, ()):
             claim = entry.claim
             if claim is not None and not _is_possible(state, entry):
@@ -190,12 +190,15 @@ def _is_held(state: SchedulerState, victim: Victim) -> bool:
 def _is_possible(state: SchedulerState, entry: Entry) -> bool:
     """Its room will be free once all victims there, whatever claim they are stopped for, and the pods on their way out
     have gone."""
-    table, victims = state.nodes, state.victims
+    table = state.nodes
     for name, workers in entry.workers_on.items():
         held, others = table.claims[name], table.others.get(name, {})
-        gone = [key for key in held if key != entry.key and key in victims]
+        jobs = [key for key in held if key == entry.key or key in state.victims]
         pods = [one for one, taken in others.items() if taken.terminating or one.ours]
-        if not _would_take(table, name, entry.held, workers, [entry.key, *gone], pods, _kept(state, name, gone)):
+        kept = _kept(state, name, jobs)
+        leaving = [*(held[key] for key in jobs), *(others[one].claim for one in pods)]
+        leaving += [gpu_groups.Claim(-count, request) for count, request in kept]
+        if not _would_take(table, name, entry.held, workers, leaving, chain(kept, _others(table, name, jobs, pods))):
             return False
     return True
 
@@ -211,13 +214,25 @@ def _kept(state: SchedulerState, name: str, gone: Iterable[Key]) -> list[gpu_gro
     return found
 
 
-def _fits(state: SchedulerState, entry: Entry, aside: Collection[Key]) -> bool:
-    """Its room is free on each of its nodes, were it not for those, it among them."""
-    table = state.nodes
+def _fits(state: SchedulerState, entry: Entry, *, all_aside: bool) -> bool:
+    """Its room is free on each of its nodes, were it not for its own claim, or for all those there."""
+    table, request = state.nodes, entry.held
     for name, workers in entry.workers_on.items():
-        if not _would_take(table, name, entry.held, workers, [key for key in table.claims[name] if key in aside]):
+        aside, jobs = {request: {entry.key: workers}}, {entry.key: None}
+        if all_aside:
+            aside, jobs = state.claims.on[name], state.claims.jobs
+        leaving = [gpu_groups.Claim(sum(workers_of.values()), of) for of, workers_of in aside.items()]
+        if not _would_take(table, name, request, workers, leaving, _others(table, name, jobs)):
             return False
     return True
+
+
+def _others(
+    table: NodeTable, name: str, jobs: Container[Key], pods: Container[Holder] = ()
+) -> Iterator[gpu_groups.Claim]:
+    """What others than these hold on the node."""
+    yield from (claim for key, claim in table.claims.get(name, {}).items() if key not in jobs)
+    yield from (taken.claim for one, taken in table.others.get(name, {}).items() if one not in pods)
 
 
 def _would_take(
@@ -225,36 +240,23 @@ def _would_take(
     name: str,
     request: Request,
     workers: int,
-    jobs: Collection[Key],
-    pods: Collection[Holder] = (),
-    kept: Sequence[gpu_groups.Claim] = (),
+    leaving: Iterable[gpu_groups.Claim],
+    staying: Iterable[gpu_groups.Claim],
 ) -> bool:
-    """So many workers are let onto the node and fit there once these jobs and pods have left it, but for what is
-    `kept` of the jobs'."""
+    """So many workers are let onto the node and fit there once it has got back what is `leaving`, beside what is
+    `staying`."""
     slot = table.slots.get(name)
     if slot is None or not table.doors[request.nodes].open[slot]:
         return False
-    held, others = table.claims.get(name, {}), table.others.get(name, {})
     gpus, cpu, memory = int(table.free_gpu[slot]), int(table.free_cpu[slot]), int(table.free_mem[slot])
     extended = {resource: int(table.extended[resource].free[slot]) for resource, _ in request.extended}
-    changes = [held[key] for key in jobs]
-    if pods:
-        changes += [others[one].claim for one in pods]
-    if kept:
-        changes += [gpu_groups.Claim(-one.workers, one.request) for one in kept]
-    for count, of in changes:
-        _, gpus_each, cpu_each, memory_each, _, _, extended_each, *_ = of
-        gpus, cpu, memory = gpus + count * gpus_each, cpu + count * cpu_each, memory + count * memory_each
-        for resource, each in extended_each:
+    for count, of in leaving:
+        gpus, cpu, memory = gpus + count * of.gpus, cpu + count * of.cpu, memory + count * of.memory
+        for resource, each in of.extended if extended else ():
             if resource in extended:
                 extended[resource] += count * each
     if not table.gpus.is_any(request.filter):
-        stay: list[gpu_groups.Claim] = []
-        if slot in table.gpus.mixed:  # else it makes no difference who stays
-            stay += kept
-            stay += [claim for key, claim in held.items() if key not in jobs]
-            stay += [taken.claim for one, taken in others.items() if one not in pods]
-        gpus = min(gpus, table.gpus.room_beside(slot, stay, request.filter))
+        gpus = min(gpus, table.gpus.room_beside(slot, staying, request.filter))
     wanted = request.times(workers)
     if (wanted.gpus and gpus < wanted.gpus) or (wanted.cpu and cpu < wanted.cpu):
         return False

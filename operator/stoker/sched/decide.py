@@ -19,6 +19,7 @@ from stoker.spec.meta import Key
 
 from .budget import changes_at, charge, count, unwritten
 from .claims import end_late, end_void, ready
+from .collector import CollectorWaits
 from .elastic import grow, most_workers
 from .entries import BlockedBy, Entry, Lane, Order, Reservation, earliest
 from .freed_nodes import FreedNodes, Look
@@ -71,11 +72,12 @@ def decide(
     The starts are counted in `state` as assumed. Invariant: a second call with nothing observed in between starts
     nothing. Cost: O(1) where nothing changed; else O(lanes) cheap checks plus O(nodes) per lane tried and per start.
     """
-    state.lanes.file_due(now)
-    starts = tuple(islice(_all(state, now, reserve_after_s), most)) if _has_work(state, now) else ()
-    timer = state.lanes.timers.first()[0] if state.lanes.timers else None
-    wake_at = earliest(timer, state.spent_at, state.preempt_at, state.elastic.grow_at)
-    return Decisions(starts, wake_at, tuple(unwritten(state, now)), tuple(_claim_changes(state)))
+    with CollectorWaits():
+        state.lanes.file_due(now)
+        starts = tuple(islice(_all(state, now, reserve_after_s), most)) if _has_work(state, now) else ()
+        timer = state.lanes.timers.first()[0] if state.lanes.timers else None
+        wake_at = earliest(timer, state.spent_at, state.preempt_at, state.elastic.grow_at)
+        return Decisions(starts, wake_at, tuple(unwritten(state, now)), tuple(_claim_changes(state)))
 
 
 def _has_work(state: SchedulerState, now: datetime) -> bool:
@@ -112,14 +114,19 @@ def _start(state: SchedulerState, entry: Entry, request: Request, placement: tup
 
 
 def _claim_changes(state: SchedulerState) -> Iterator[ClaimChange]:
-    for key in list(state.claims.unwritten):
-        state.journal.drop(state.claims.unwritten, key)
+    unwritten = state.claims.unwritten
+    if not unwritten:
+        return
+    state.journal.set(state.claims, "unwritten", {})
+    for key in unwritten:
         entry = state.entries.get(key)
         if entry is None or (not entry.pending and (entry.assumed or entry.claim is None)):
             continue
-        claim = entry.claim if key in state.claims.jobs or entry.admitted else None
-        state.journal.set(entry, "claim", claim)
-        if claim != entry.job.status.claim:
+        claim, written = entry.claim, entry.job.status.claim
+        if claim is not None and key not in state.claims.jobs and not entry.admitted:
+            claim = None
+            state.journal.set(entry, "claim", None)
+        if (claim is None) is not (written is None) or claim != written:
             meta = entry.job.metadata
             yield ClaimChange(key, meta.uid, meta.resource_version, claim, key in state.claims.voided)
     state.journal.set(state.claims, "voided", set())
@@ -238,8 +245,9 @@ def _claim(
     while found:
         state.claim(lane, found)
         last = found[-1][0]
-        # Those behind it fit no more than the one before.
-        found = preemption.next_claims(lane, turns.in_a_row(lane), reservations) if lane.jobs else []
+        # Those behind it fit no more than the one before. How many are looked at follows from how many had one.
+        following = turns.in_a_row(lane, 8 * len(found)) if lane.jobs else []
+        found = preemption.next_claims(lane, following, reservations)
     return last
 
 

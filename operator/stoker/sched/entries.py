@@ -13,7 +13,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import NamedTuple
 
-from stoker.spec.job import Claim, Phase, Placed, TrainingJob
+from stoker.spec.job import Claim, Phase, Placed, TrainingJob, Victim
 from stoker.spec.meta import Key
 from stoker.spec.runtime import TrainingRuntime, missing_data
 
@@ -130,6 +130,11 @@ class Entry:
     def room(self) -> tuple[Placed, ...]:
         """What is counted for it: its claim, or else its place."""
         return self.placement if self.claim is None else self.claim.placement
+
+    @property
+    def victims(self) -> tuple[Victim, ...]:
+        """The attempts that are stopped for its claim."""
+        return () if self.claim is None else self.claim.victims
 
     @property
     def kept(self) -> Mapping[str, int]:

@@ -11,9 +11,7 @@ what there is, and is for going on in two ways at a time.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import Enum
 from operator import attrgetter
@@ -25,6 +23,7 @@ from pydantic import BaseModel
 
 from stoker.spec.meta import Key
 
+from .collector import CollectorWaits
 from .entries import Entry, Lane, Place
 from .gpu_groups import Claim
 from .journal import Journal
@@ -48,22 +47,10 @@ def fork(state: S) -> S:
     at 100,000 (on a busy machine).
     """
     walk = _Walk()
-    with _without_collector():
+    with CollectorWaits():
         copied: S = walk.copy(state)
         walk.fill()
     return copied
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """All that is made lives on: the collector would walk it again and again and find nothing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class _Walk:

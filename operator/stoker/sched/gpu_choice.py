@@ -28,7 +28,7 @@ def choices(state: SchedulerState, queue: QueueState, request: Request) -> tuple
 
     def rank(one: Request) -> tuple[bool, int, str]:
         name = one.filter.type
-        theirs = any(entitled_to(above, wanted, name) for above in queue.path)
+        theirs = any(most_within_guarantee(above, wanted, name) for above in queue.path)
         return not theirs, int(np.maximum(table.free_for(one.filter), 0).sum()), name
 
     return tuple(sorted((request.on(name) for name in types), key=rank))
@@ -45,8 +45,8 @@ def kind_of(state: SchedulerState, lane: Lane) -> LaneKind:
     return state.nodes.gpus.types_for(lane.request.filter) or True
 
 
-def entitled_to(queue: QueueState, wanted: Totals, gpu_type: str) -> int:
-    """How many times so much more, on GPUs of that type, it may come to hold and still holds no more than is guaranteed
+def most_within_guarantee(queue: QueueState, wanted: Totals, gpu_type: str) -> int:
+    """How many times so much more, on GPUs of that type, the queue could hold and still hold no more than is guaranteed
     to it, of all that the guarantee names."""
     own = queue.own(gpu_type)
     if wanted.gpus and all(one.guarantee[0] is None for one in own):

@@ -26,23 +26,20 @@ class Holdings:
 
     def hold(self, entries: Sequence[Entry], placements: Iterable[Sequence[Placed]]) -> None:
         """Jobs of one queue that ask for the same, on GPUs of one type; each has its placement."""
-        first, journal = entries[0], self._journal
-        there: list[tuple[str, Key, int]] = []
-        workers = 0
+        first, workers = entries[0], 0
+        keys, there = dict[Key, None](), list[tuple[str, Key, int]]()
         for entry, placement in zip(entries, placements, strict=True):
-            if not placement:
-                continue
-            on = workers_on(placement)
-            journal.set(entry, "workers_on", on)
-            there += [(name, entry.key, count) for name, count in on.items()]
-            workers += len(placement)
-        if not there:
+            if placement:
+                on, keys[entry.key] = workers_on(placement), None
+                self._journal.set(entry, "workers_on", on)
+                there += [(name, entry.key, count) for name, count in on.items()]
+                workers += len(placement)
+        if not keys:
             return
         self._nodes.claim(first.held, there)
         self._charge(first, workers)
-        keys = dict.fromkeys([entry.key for entry in entries])
         for holding in _holding(first):
-            journal.put_all(holding, keys)
+            self._journal.put_all(holding, keys)
         if not first.pending:
             self._running.note(keys)
         self._changes.shift()  # reservations may move to other nodes

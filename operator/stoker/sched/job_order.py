@@ -24,8 +24,6 @@ from .share import Cluster, share_of
 from .state import SchedulerState
 from .waiters import From, Waiting
 
-MOST_IN_A_ROW = 512
-
 Rank = tuple[Any, ...]
 """A group's place among all, smallest first: (level by level from the top: guarantee, share), age of its head."""
 
@@ -137,13 +135,13 @@ class JobOrder:
                     self._push(queue, kind, turn)
             self._look(queue, part, ())
 
-    def in_a_row(self, lane: Lane) -> list[Order]:
-        """The last turn was the lane's: of its jobs those of one priority, `MOST_IN_A_ROW` at most, that would have the
-        next turns, were the lane added again after each and each held what it asks for by then; or fewer."""
+    def in_a_row(self, lane: Lane, most: int) -> list[Order]:
+        """The last turn was the lane's: of its jobs those of one priority, so many at most, that would have the next
+        turns, were the lane added again after each and each held what it asks for by then; or fewer."""
         group = self._out
         if group is None or group.queue is not lane.queue:
             return []
-        orders = list(islice(lane.jobs, MOST_IN_A_ROW))
+        orders = list(islice(lane.jobs, most))
         end: tuple[Any, ...] = (orders[0][0] + 1,)
         if group.turns:
             end = min(end, group.turns[0].order)
@@ -172,10 +170,7 @@ class JobOrder:
         # What the other's rank is depends on theirs below one queue; and by type on where they come to be placed.
         if other.queue is None or other.queue.path[-1] is group.queue.path[-1] or self._cluster.of_types:
             return 1
-        known, end = 1, 2
-        while end < len(orders) and is_before(end - 1):
-            known, end = end, 2 * end
-        return known + bisect_left(range(known, min(end, len(orders))), True, key=lambda count: not is_before(count))
+        return bisect_left(range(len(orders)), True, key=lambda count: not is_before(count))
 
     def pop(self) -> tuple[Order, Lane, bool] | None:
         """The next head and its lane, and whether it may but reserve. None: there is none.

@@ -62,8 +62,8 @@ class Journal:
 
     def drop(self, mapping: dict[K, V], key: K) -> None:
         """Nothing happens where `key` is not there."""
-        if key in mapping:
-            value = mapping.pop(key)
+        value = mapping.pop(key, _ABSENT)
+        if value is not _ABSENT:
             if not mapping:
                 mapping.clear()  # or else a walk over it goes on to cost what it was at its largest
             if self._open:
@@ -75,6 +75,14 @@ class Journal:
                 self.put(mapping, key, value)
         else:
             mapping.update(new)
+
+    def get_or_make(self, mapping: dict[K, V], key: K, make: Callable[[], V]) -> V:
+        """What stands there; made, where nothing does."""
+        found = mapping.get(key)
+        if found is None:
+            found = make()
+            self.put(mapping, key, found)
+        return found
 
     def add(self, members: set[K], item: K) -> None:
         if item not in members:

@@ -61,7 +61,8 @@ class Lanes:
                 self._journal.put(self._claims.unwritten, entry.key, None)
             return
         if entry.claim is not None:
-            self._claims.put(entry.queue, (entry,), decided=False)
+            self._claims.put((entry,), entry.claim.since)
+            self._journal.put(self._claims.moved, entry.key, None)
             return
         status = entry.job.status
         if status.not_before is not None and (now is None or status.not_before > now):

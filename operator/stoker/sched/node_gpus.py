@@ -41,9 +41,14 @@ class NodeGpus:
 
     def type_on(self, slots: Iterable[int], wanted: GpuFilter) -> str:
         """What type the GPUs are of that a request with this filter gets there; empty: they may differ."""
-        every = self.is_any(wanted)
-        found = {one.type for slot in slots for one in self.groups.get(slot, ()) if every or one.suits(wanted)}
-        return found.pop() if len(found) == 1 else ""
+        every, found = self.is_any(wanted), ""
+        for slot in slots:
+            for one in self.groups.get(slot, ()):
+                if (every or one.suits(wanted)) and one.type != found:
+                    if found:
+                        return ""
+                    found = one.type
+        return found
 
     def overlap(self, slot: int, one: GpuFilter, other: GpuFilter) -> bool:
         """Some GPU of the node would do for both."""

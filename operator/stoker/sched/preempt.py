@@ -22,7 +22,7 @@ from stoker.spec.queue import NOT_NAMED
 from . import victims
 from .columns import Column, Mask
 from .entries import Entry, Lane, Order, earliest
-from .gpu_choice import choices, entitled_to
+from .gpu_choice import choices, most_within_guarantee
 from .leaving import Leaving
 from .place import Room, Spread, fitting, free_room, place, placed
 from .queue_state import QueueState, Shortage
@@ -46,8 +46,6 @@ class _Series(NamedTuple):
 
     lane: Lane
     request: Request
-    totals: Totals
-    """The request's."""
     priority: int
     """An order's first part."""
     victims: VictimSeries
@@ -183,13 +181,13 @@ class Preemption:
 
     def _most(self, series: _Series, orders: Sequence[Order], reservations: Reservations) -> int:
         """Of so many jobs of the series' lane, what is kept, guarantees and limits stay as the search had them."""
-        queue, kept, gpu_type = series.lane.queue, series.kept, series.request.filter.type
+        queue, kept, request = series.lane.queue, series.kept, series.request
         if series.reservations != len(reservations.plan):
             return 0
-        most = min([len(orders), *(entitled_to(one, series.totals, gpu_type) for one in series.owners)])
+        wanted, gpu_type = request.totals, request.filter.type
+        most = min([len(orders), *(most_within_guarantee(one, wanted, gpu_type) for one in series.owners)])
         if queue.limited(gpu_type):
-            room = queue.times_room(series.request, self._queues_left(kept.queues))
-            most = most if room is None else min(most, room)
+            most = queue.most_within_limits(request, self._queues_left(kept.queues), most)
         while most and reservations.ahead_of(orders[most - 1], queue) is not kept:
             most //= 2  # what binds a job binds those behind it
         return most
@@ -227,7 +225,7 @@ class Preemption:
         if request.workers == 1 and not request.extended and not short and len(problem.entries) > victims.EXACT:
             series = VictimSeries(problem, request)
             made = len(reservations.plan)
-            self._series = _Series(lane, request, request.totals, entry.order[0], series, kept, made, owners)
+            self._series = _Series(lane, request, entry.order[0], series, kept, made, owners)
             return next(iter(self._go_on(request, lane, (entry.order,), reservations)), None)
         stopped = cheapest_of(problems)
         if not stopped:

@@ -130,8 +130,8 @@ class QueueState(Account):
             for limit, used, keep, want in zip(one.limit, one.used, kept.get(one.name, NOTHING), wanted, strict=True)
         )
 
-    def times_room(self, request: Request, kept: Mapping[str, Totals]) -> int | None:
-        """How many such jobs the limits leave room for; None: as many as you like. `kept` as there."""
+    def most_within_limits(self, request: Request, kept: Mapping[str, Totals], wanted: int) -> int:
+        """How many such jobs the limits leave room for, `wanted` at most; `kept` as there."""
         times = [
             max(limit - used - keep, 0) // want
             for one in self.limited(request.filter.type)
@@ -140,7 +140,7 @@ class QueueState(Account):
             )
             if limit is not None and want
         ]
-        return min(times, default=None)
+        return min([wanted, *times])
 
     def shortages(self, request: Request, kept: Mapping[str, Totals]) -> list[Shortage]:
         """What the limits lack for it to have room; `kept` as there."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping
-from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.spec.job import CHECKPOINTS_CONDITION, Phase
+from stoker.spec.job import CHECKPOINTS_CONDITION, Phase, TrainingJobStatus
 from stoker.spec.meta import Key
 from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.outcome import Intent
@@ -28,8 +27,9 @@ Floats = NDArray[np.float64]
 _LEAST_RESTART_S = 30.0
 _CORE = 0.01
 """What a core counts, in GPUs."""
-_FLOATS = ("queued_s", "began_s", "saved_s", "restart_s", "weight", "attained_s")
-_INTS = ("queue", "gpus", "cpu", "memory", "all_gpus", "all_cpu", "all_memory", "urgency", "workers", "slot")
+_FLOATS = ("queued_s", "began_s", "saved_s", "restart_s", "attained_s")
+_INTS = ("queue", "gpus", "cpu", "memory", "urgency", "workers", "slot")
+_PRODUCTS = ("all_gpus", "all_cpu", "all_memory", "weight")
 _NO_ROWS: Column = np.zeros(0, dtype=np.int64)
 
 
@@ -92,9 +92,11 @@ class RunningJobs:
         if not self._known:
             self._known = True
             self._journal.note(self._forget)
-            self._moved.update(self._entries)
+            moved: Collection[Key] = self._entries
+        else:
+            moved = self._moved
         come = []
-        for key in self._moved:
+        for key in moved:
             row = self._rows.pop(key, None)
             if row is not None:
                 self._drop(key, row)
@@ -103,7 +105,7 @@ class RunningJobs:
                 come.append(entry)
         if come:
             self._put(come)
-        if self._moved:
+        if moved:
             self._by_queue = None
         self._moved.clear()
 
@@ -196,22 +198,24 @@ class RunningJobs:
         self._by_key.sort()  # O(n) where nearly all of it is sorted
         floats = np.array([_floats(entry) for entry in come])
         ints = np.array([self._ints(entry) for entry in come], dtype=np.int64)
-        for at, name in enumerate(_FLOATS):
-            getattr(self, name)[rows] = floats[:, at]
-        for at, name in enumerate(_INTS):
-            getattr(self, name)[rows] = ints[:, at]
-        self._spread |= dict.fromkeys(rows[at] for at in np.flatnonzero(self.slot[rows] < 0))
+        for names, columns in ((_FLOATS, floats.T), (_INTS, ints.T)):
+            for name, column in zip(names, columns, strict=True):
+                getattr(self, name)[rows] = column
+        _, gpus, cpu, memory, _, workers, slot = ints.T
+        self.all_gpus[rows], self.all_cpu[rows], self.all_memory[rows] = gpus * workers, cpu * workers, memory * workers
+        self.weight[rows] = self.all_gpus[rows] + _CORE * self.all_cpu[rows] / 1000
+        self._spread |= dict.fromkeys(rows[at] for at in np.flatnonzero(slot < 0))
 
     def _ints(self, entry: Entry) -> tuple[int, ...]:
         """In the order of `_INTS`."""
         request, on = entry.request, entry.workers_on
         queue = self._ids.setdefault(entry.queue.name, len(self._ids))
         slot = self._slots.get(next(iter(on)), -1) if len(on) == 1 else -1  # see `_spread`
-        return (queue, *request[1:4], *request.totals, -entry.job.spec.priority, sum(on.values()), slot)
+        return (queue, *request[1:4], -entry.job.spec.priority, sum(on.values()), slot)
 
     def _grow(self, least: int) -> None:
         old, more = len(self.jobs), max(8, len(self.jobs) // 2, least)
-        for name in (*_FLOATS, *_INTS):
+        for name in (*_FLOATS, *_INTS, *_PRODUCTS):
             column = getattr(self, name)
             fill = np.full(more, -1 if name == "queue" else 0, dtype=column.dtype)
             setattr(self, name, np.concatenate([column, fill]))
@@ -243,7 +247,7 @@ def _floats(entry: Entry) -> tuple[float, ...]:
     """In the order of `_FLOATS`."""
     status = entry.job.status
     began_s = np.inf if status.started_at is None else status.started_at.timestamp()
-    return (entry.queued_at.timestamp(), began_s, *loss_of(entry), weight_of(entry), status.attained_gpu_seconds)
+    return (entry.queued_at.timestamp(), began_s, *loss_of(entry), status.attained_gpu_seconds)
 
 
 def loss_of(entry: Entry) -> tuple[float, float]:
@@ -252,22 +256,12 @@ def loss_of(entry: Entry) -> tuple[float, float]:
     if status.held is not None or status.started_at is None:
         return np.inf, 0.0 if status.held is not None else _LEAST_RESTART_S
     saved = status.progress.checkpoint if status.progress is not None else None
-    if any(one.type == CHECKPOINTS_CONDITION and one.status == "False" for one in status.conditions):
-        saved = None
     since = status.started_at.timestamp()
-    if saved is not None and saved.at is not None:
+    if saved is not None and saved.at is not None and not _loses_checkpoints(status):
         since = max(since, saved.at)
     began = status.placed_at or status.started_at
     return since, max((status.started_at - began).total_seconds(), _LEAST_RESTART_S)
 
 
-def weight_of(entry: Entry) -> float:
-    """What is lost of the cluster in each second that the job loses. Units: GPUs."""
-    gpus, cpu, _ = entry.request.totals
-    return gpus + _CORE * cpu / 1000
-
-
-def cost_of(entry: Entry, now: datetime) -> float:
-    """Of stopping a job. Units: GPU-seconds; a core counts as a hundredth of a GPU."""
-    since, restart_s = loss_of(entry)
-    return (max(now.timestamp() - since, 0.0) + restart_s) * weight_of(entry)
+def _loses_checkpoints(status: TrainingJobStatus) -> bool:
+    return any(one.type == CHECKPOINTS_CONDITION and one.status == "False" for one in status.conditions)

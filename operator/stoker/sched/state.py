@@ -216,11 +216,14 @@ class SchedulerState:
         """Count what was decided that the lane's first jobs claim, until observe_job shows what became of it."""
         entries = [entry for entry, _ in found]
         self.lanes.take(lane, entries)
+        by_type: dict[str, list[Entry]] = {}
         for entry, claim in found:
             self.journal.assign(entry, claim=claim, claim_decided=True, gpu_type=claim.gpu_type)
             self._size(entry)
+            by_type.setdefault(claim.gpu_type, []).append(entry)
         self.journal.put_all(self.claims.unwritten, dict.fromkeys([entry.key for entry in entries]))
-        self.claims.put(lane.queue, entries, decided=True)
+        for some in by_type.values():
+            self.claims.put(some, found[0][1].since)
 
     def end_claim(self, entry: Entry) -> None:
         """Count the end of a pending job's claim, until observe_job shows what became of it."""

@@ -16,7 +16,7 @@ from stoker.spec.queue import NOT_NAMED, WithinQueue
 from .columns import Column, Mask
 from .discipline import BOUNDS_OR_NEVER, LOSS, STANDS_BACK_S
 from .entries import Entry
-from .gpu_choice import entitled_to
+from .gpu_choice import most_within_guarantee
 from .leaving import Leaving
 from .lenders import Asked, Lenders
 from .queue_state import Account, QueueState
@@ -134,7 +134,7 @@ class Stoppable:
         for side, above in zip(queue.path, (*queue.path[1:], None), strict=True):
             if any(mine.guarantee != NOT_NAMED for mine in side.own(gpu_type)):
                 owner = side
-            if owner is None or not entitled_to(owner, wanted, gpu_type):
+            if owner is None or not most_within_guarantee(owner, wanted, gpu_type):
                 continue
             account: Account = owner.own(gpu_type)[-1]
             if account.guarantee == NOT_NAMED:

@@ -60,7 +60,7 @@ class VictimSeries:
             for i in stopped:
                 for other, amounts in problem.holds[i]:
                     places.add(other)
-                    self._on[other] = [one for one in self._on[other] if one[0] != i]
+                    self._on[other].remove((i, amounts))
                     self._free[other] = list(map(add, self._free[other], amounts))
             self._turn(places)
             found.append((((self._slots[place], 1),), [(problem.entries[i], ()) for i in stopped]))
