@@ -14,8 +14,9 @@ from stoker.nvml.frames import Frame
 from stoker.nvml.load import EnergyCounter
 from tests.support.nvml_child import listening
 
-NOT_FOUND, UNKNOWN = 6, 999
+UNKNOWN = 999
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
+DEAR = {ENERGY, "nvmlGpmSampleGet", "nvmlDeviceGetSamples"}
 
 
 class Driver(DeviceCalls):
@@ -72,10 +73,10 @@ def test_the_counter_is_read_where_no_mean_fits_and_where_it_began_anew() -> Non
 
 
 def test_a_steady_gpu_is_asked_for_what_is_dear_at_every_tenth_poll(scenario: Any) -> None:
-    gpu = scenario.add_gpu(watts=300, sm=50, used=1 << 30, reasons=0x1)
+    gpu = scenario.add_gpu(watts=300, busy=50, sm=50, used=1 << 30, reasons=0x1)
     with listening(scenario.write().env(), "--interval", "0.5") as heard:
         heard.frames(11)
-        for call in (ENERGY, "nvmlGpmSampleGet"):
+        for call in DEAR:
             scenario.fault(call, code=UNKNOWN)
         for field in (270, 271):
             scenario.fault("nvmlDeviceGetFieldValues", field=field, code=UNKNOWN)
@@ -89,7 +90,7 @@ def test_a_steady_gpu_is_asked_for_what_is_dear_at_every_tenth_poll(scenario: An
         back = heard.wait(Frame, lambda frame: "energy_joules_total" in frame.gpus[0].values, new=True)
     values = steady.gpus[0].values
     assert values["sm_active_ratio"] == pytest.approx(0.5) and "energy_joules_total" in values
-    assert not {ENERGY, "nvmlGpmSampleGet"} & {name.partition(":")[0] for name in steady.refused}
+    assert values["busy_ratio"] == 0.5 and not DEAR & {name.partition(":")[0] for name in steady.refused}
     assert "energy_joules_total" not in changed.gpus[0].values and "sm_active_ratio" not in changed.gpus[0].values
     joules = back.gpus[0].values["energy_joules_total"]
     assert abs(joules - gpu.integral("watts", gpu.energy_since, back.at)) < 300 * 1.0
@@ -107,19 +108,6 @@ def test_a_hardware_slowdown_is_counted_from_the_poll_that_finds_it(scenario: An
             for _ in range(2)
         ]
     assert 0 < first.gpus[0].values[held] < second.gpus[0].values[held]
-
-
-def test_a_driver_that_keeps_no_samples_is_asked_five_times(scenario: Any) -> None:
-    """As an H100's."""
-    scenario.add_gpu(busy=90)
-    scenario.fault("nvmlDeviceGetSamples", code=NOT_FOUND)
-    with listening(scenario.write().env()) as heard:
-        heard.frames(6)
-        scenario.clear_faults()
-        scenario.fault("nvmlDeviceGetSamples", code=UNKNOWN)
-        scenario.write()
-        *_, frame = heard.frames(6)
-    assert frame.gpus[0].values["busy_ratio"] == 0.9 and not frame.refused
 
 
 def test_the_only_process_of_a_gpu_does_what_the_gpu_does(scenario: Any) -> None:

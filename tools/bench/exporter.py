@@ -54,7 +54,6 @@ CALLS_US = {
     "nvmlDeviceGetComputeRunningProcesses_v3": 100,
 }
 HW_THERMAL_FIELD, HW_THERMAL_US = 270, 950
-NOT_FOUND = 6
 SCRAPES = 500
 PROMETHEUS = {"Accept-Encoding": "gzip", "Accept": "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;q=0.3"}
 """As it asks."""
@@ -131,7 +130,6 @@ def _scenario(folder: Path) -> Scenario:
     for call, us in CALLS_US.items():
         scenario.latency(us, call, busy=True)
     scenario.latency(HW_THERMAL_US, "nvmlDeviceGetFieldValues", field=HW_THERMAL_FIELD, busy=True)
-    scenario.fault("nvmlDeviceGetSamples", code=NOT_FOUND)
     scenario.write()
     return scenario
 

@@ -9,17 +9,17 @@ from .board import Board
 from .calls import CallErrors, DeviceCalls, GpuLost, code_name
 from .frames import GpuReading
 from .gpm import Gpm
-from .load import POWER_FIELDS, Load
+from .load import POWER_FIELDS, Load, read_memory
 from .mig import MigDevices
 from .processes import Processes
 
 GAUGES_EVERY, RARE_EVERY = 5, 15
 """Polls between two turns of what is no counter and needs a call of its own; the GPUs take theirs one after another."""
 STEADY_EVERY, STEADY_S = 10, 15.0
-"""Polls, and seconds at most, between two turns of what takes milliseconds of CPU a call (GPM, the energy counter)
-while the GPU goes on with what it does."""
+"""Polls, and seconds at most, between two turns of what takes milliseconds of CPU a call (GPM, samples, the energy
+counter) while the GPU goes on with what it does."""
 SETTLES_IN = 10
-"""For so many polls after something has begun or ended on it both are read at each."""
+"""For so many polls after something has begun or ended on it they are read at each."""
 _BEGUN_BYTES = 64 << 20
 """A change of the memory in use that says so: a process takes more than that to begin with."""
 _VITAL = ("busy_ratio", "memory_used_bytes", "power_watts", "energy_joules_total")
@@ -66,9 +66,10 @@ class Device:
         now_s = clock()
         self._calls.take_failure()
         self._board.read(values)
-        self._load.read(values)
+        values |= read_memory(self._calls)
         self._note_memory(values.get("memory_used_bytes", 0.0))
         in_full = self._is_in_full(now_s)
+        self._load.read_utilization(values, means=in_full)
         self._load.read_power(values, clock(), anew=in_full)
         late_s = clock() - poll_s
         failure = self._calls.take_failure()

@@ -21,9 +21,6 @@ _CAUTION = 0.99
 _SAMPLES = "nvmlDeviceGetSamples"
 _BUSY, _MEMORY_BUSY = 1, 2  # NVML_GPU_UTILIZATION_SAMPLES, NVML_MEMORY_UTILIZATION_SAMPLES
 _ROOM = 256
-_MISSES, _REST = 5, 60
-"""After so many polls without one the driver is taken to keep no samples, and is asked again so many polls later: an
-H100 has none, and asking costs it 2.5 ms of CPU (docs/gpu-check)."""
 
 
 class _Sample(ctypes.Structure):
@@ -37,12 +34,10 @@ class Samples:
         self._calls, self._kind, self._seen_us = calls, kind, seen_us
         self._array = (_Sample * _ROOM)()
         self._absent = False
-        self._misses = self._rest = 0
 
     def mean(self) -> float | None:
         """Of the samples that are new; None: there is none. Raises: Lost, DriverLost."""
-        if self._absent or self._rest:
-            self._rest = max(0, self._rest - 1)
+        if self._absent:
             return None
         count, kind = ctypes.c_uint(_ROOM), ctypes.c_uint()
         try:
@@ -56,11 +51,7 @@ class Samples:
         )
         if code:
             self._absent = self._calls.judge(_SAMPLES, code)
-            self._misses += 1
-            if self._misses >= _MISSES:
-                self._rest = _REST
             return None
-        self._misses = 0
         total, number, newest_us = 0, 0, self._seen_us
         for sample in self._array[: min(count.value, _ROOM)]:
             if sample.at_us > self._seen_us:
@@ -116,11 +107,6 @@ class Load:
         self._memory_busy = Samples(calls, _MEMORY_BUSY, seen_us)
         self._energy = EnergyCounter(calls)
 
-    def read(self, values: dict[str, float]) -> None:
-        """Adds how busy it is, and its memory. Raises: Lost, DriverLost."""
-        self._read_utilization(values)
-        values |= read_memory(self._calls)
-
     def read_power(self, values: dict[str, float], now_s: float, *, anew: bool) -> None:
         """Adds power and energy; `values` holds the power fields. anew: See EnergyCounter. Raises: Lost, DriverLost."""
         average, instant = values.pop("power_average", None), values.pop("power_instant", None)
@@ -138,9 +124,11 @@ class Load:
         read = {f"{name}_busy_ratio": self._calls.ask(call) for name, call in engines.items()}
         return {key: rate[0] / 100 for key, rate in read.items() if rate is not None}
 
-    def _read_utilization(self, values: dict[str, float]) -> None:
-        """Means since the poll before where the driver keeps samples, else its newest window (1/6 s to 1 s)."""
-        busy, memory_busy = self._busy.mean(), self._memory_busy.mean()
+    def read_utilization(self, values: dict[str, float], *, means: bool) -> None:
+        """Adds the driver's newest window (1/6 s to 1 s). means: The mean since they were last read where the driver
+        keeps samples, for 5 ms of CPU. Raises: Lost, DriverLost."""
+        means = means or self._calls.lacks("nvmlDeviceGetUtilizationRates")
+        busy, memory_busy = (self._busy.mean(), self._memory_busy.mean()) if means else (None, None)
         if busy is None or memory_busy is None:
             rates = self._calls.ask("nvmlDeviceGetUtilizationRates")
             busy = rates.gpu if busy is None and rates else busy
