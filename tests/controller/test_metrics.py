@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -150,17 +149,6 @@ async def test_what_is_done_is_counted_where_it_is_done(world: World) -> None:
     await world.submit("more", gpus_per_worker=1)
     await world.phase("more", Phase.SUCCEEDED)
     assert Page(world).value("stoker_attempts_ended_total", category="Done") == 2
-
-
-async def test_a_job_whose_running_was_never_written_has_waited_too(world: World) -> None:
-    await world.stop()
-    world.settings = replace(world.settings, running_after_s=60.0)
-    world.start()
-    await world.node(gpus=1)
-    await world.submit("short", gpus_per_worker=1)
-    await world.phase("short", Phase.SUCCEEDED)
-    assert world.job("short").status.attempts[0].started_at is not None
-    assert Page(world).value("stoker_queue_wait_seconds_count", queue="default") == 1
 
 
 async def test_a_gang_that_does_not_start_in_time_is_withdrawn_counted_and_keeps_its_place(world: World) -> None:

@@ -124,7 +124,7 @@ def test_what_a_preemption_lost_is_the_work_since_the_last_checkpoint(
     )
     counters = Counters()
     new = stopping.model_copy(update={"phase": Phase.QUEUED, "placement": (), "attempts": (over,)})
-    counters.written(job, new)
+    counters.written(job, new, over.ended_at)
     counted = {
         (sample.name, sample.labels["reason"]): sample.value
         for family in counters.collect()

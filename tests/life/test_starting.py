@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from stoker.life.lifecycle import step
 from stoker.life.step import Step
 from stoker.spec.job import Phase
 from stoker.spec.outcome import Category, Intent
 from stoker.spec.reasons import Code
 
-from .gang import FAILED, NOW, SETTINGS, after, ago, container, done, failed, go, job, pod, running, status_of
+from .gang import FAILED, NOW, after, ago, container, failed, go, job, pod, running, status_of
 
 
 def waiting(reason: str, message: str = "", *, sandbox: bool = True, init: bool = False) -> dict[str, Any]:
@@ -50,25 +48,6 @@ def test_it_is_running_only_when_every_worker_runs() -> None:
     assert go(starting, running(), pod(1)).status is None
     status = status_of(go(starting, running(), running(1)))
     assert (status.phase, status.reason, status.started_at) == (Phase.RUNNING, Code.WORKERS_RUNNING, ago(5))
-
-
-def test_what_ends_soon_after_its_start_goes_from_starting_to_its_end() -> None:
-    starting, settled = job(Phase.STARTING, workers=2), replace(SETTINGS, running_after_s=6)
-    early = step(starting, (running(), running(1)), NOW, settled)
-    assert (early.status, early.wake_at) == (None, ago(-1)), "they run since 5 s"
-    assert status_of(step(starting, (running(), running(1)), ago(-1), settled)).phase is Phase.RUNNING
-    ahead = step(starting, (running(), running(1)), ago(6), settled)
-    assert status_of(ahead).phase is Phase.RUNNING, "the node's clock is ahead: there is nothing to wait for"
-    ended = status_of(step(starting, (done(), done(1, started_at=ago(12).timestamp())), NOW, settled))
-    assert (ended.phase, ended.attempts[0].started_at) == (Phase.SUCCEEDED, ago(12))
-
-
-def test_of_workers_that_never_ran_at_one_time_no_start_is_kept() -> None:
-    starting = job(Phase.STARTING, workers=2)
-    apart = (done(finished_at=ago(10).timestamp()), done(1, started_at=ago(5).timestamp()))
-    assert status_of(go(starting, *apart)).attempts[0].started_at is None
-    withdrawn = status_of(go(job(Phase.STOPPING, workers=2, started_at=None), failed()))
-    assert withdrawn.attempts[0].started_at is None, "the other was never made"
 
 
 def test_a_gang_that_breaks_while_its_pods_are_made_gets_no_more_of_them() -> None:

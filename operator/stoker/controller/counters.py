@@ -13,7 +13,7 @@ from datetime import datetime
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import Metric
 
-from stoker.spec.job import PLACED, AttemptEnd, TrainingJob, TrainingJobStatus
+from stoker.spec.job import PLACED, AttemptEnd, Phase, TrainingJob, TrainingJobStatus
 from stoker.spec.outcome import Category, Intent
 from stoker.spec.reasons import Code
 
@@ -121,19 +121,18 @@ class Counters:
     def reason_given(self, code: Code) -> None:
         self.decisions.labels(code.value).inc()
 
-    def written(self, job: TrainingJob, new: TrainingJobStatus) -> None:
+    def written(self, job: TrainingJob, new: TrainingJobStatus, now: datetime) -> None:
         """The job's status was `job.status` and is `new` since this moment."""
         old = job.status
         if new.reason is not old.reason:
             self.reason_given(new.reason)
-        ended = new.attempts[-1] if old.phase in PLACED and new.phase not in PLACED and new.attempts else None
-        since = waits_since(job)
-        if old.started_at is None and since is not None:
-            ran_at = ended.started_at if ended is not None else new.started_at
-            if ran_at is not None:
-                self.queue_wait.labels(label(job.spec.queue)).observe(max(0.0, (ran_at - since).total_seconds()))
-        if ended is not None:
-            self._ended(job, ended, new.reason)
+        if new.phase is Phase.RUNNING and old.phase is not Phase.RUNNING:
+            since = waits_since(job)
+            if since is not None:
+                waited_s = ((new.started_at or now) - since).total_seconds()
+                self.queue_wait.labels(label(job.spec.queue)).observe(max(0.0, waited_s))
+        if old.phase in PLACED and new.phase not in PLACED and new.attempts:
+            self._ended(job, new.attempts[-1], new.reason)
 
     def took(self, verb: str, kind: str, seconds: float) -> None:
         """A request to the API server was tried (`kube.client.Meter`)."""

@@ -206,7 +206,7 @@ class JobReconciler:
     async def _write(self, job: TrainingJob, step: Step) -> None:
         assert step.status is not None
         written = await write_status(self._store, job, step.status)
-        self._counters.written(job, step.status)
+        self._counters.written(job, step.status, self._clock.now())
         for note in (step.before, step.note):
             if note is not None:
                 self._recorder.record(job, note)

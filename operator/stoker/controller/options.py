@@ -78,7 +78,6 @@ def _options(given: dict[str, Any]) -> OperatorOptions:
         ),
         settings=Settings(
             start_timeout_s=given["start_timeout"],
-            running_after_s=1.0,
             pull_timeout_s=given["pull_timeout"],
             image_timeout_s=given["image_timeout"],
             unschedulable_s=given["unschedulable_timeout"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from stoker.spec.job import (
     MAX_ATTEMPTS,
@@ -108,7 +108,7 @@ def end_attempt(
         counts_as = Intent.PREEMPT
     ended = AttemptEnd(
         number=status.attempt,
-        started_at=status.started_at or _all_ran_at(workers),
+        started_at=status.started_at,
         ended_at=now,
         intent=counts_as,
         category=category,
@@ -158,15 +158,6 @@ def end_attempt(
     if what is Verdict.SUCCEEDED and job.spec.trainer.recipe is None:
         before = next((_zero_note(job, worker.index) for worker in workers if worker.zero_after_stop), None)
     return Step(new, Note(_EVENT[phase], text, warning=phase in (Phase.FAILED, Phase.QUEUED)), before=before)
-
-
-def _all_ran_at(workers: list[_EndedWorker]) -> datetime | None:
-    """When all workers ran, of an attempt that ended before its status said so. None: they never did."""
-    records = [worker.record for worker in workers if worker.record is not None]
-    if len(records) < len(workers):
-        return None
-    at_s = max(record.started_at for record in records)
-    return datetime.fromtimestamp(at_s, UTC) if at_s <= min(record.finished_at for record in records) else None
 
 
 def _broken_by(intent: Intent, cause: _EndedWorker | None, facts: Facts) -> str:

@@ -171,11 +171,7 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, context: Con
         return name_taken or replace(clearing, create=missing)
     started = [_began(p) for p in mine.values() if p.status.phase is not PodPhase.PENDING]
     if status.phase is Phase.STARTING and len(started) == job.workers:
-        since = max((at for at in started if at), default=now)
-        said_at = since + timedelta(seconds=context.settings.running_after_s)
-        if since <= now < said_at:  # not where its node's clock is ahead
-            return replace(clearing, wake_at=earliest(clearing.wake_at, said_at))
-        return _running(job, since, context)
+        return _running(job, max((at for at in started if at), default=now), context)
     if not complete:  # Running, and a pod is gone although our finalizer was on it: forced away with its node
         new = status.model_copy(
             update={"phase": Phase.STOPPING, "reason": Code.STOPPING, "message": "a worker's pod disappeared"}

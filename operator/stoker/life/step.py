@@ -26,8 +26,6 @@ class Settings:
     """How long a job avoids a node that lost, refused or did not start one of its workers; 0: never."""
     notice_after_s: float = 2.0
     """A gang that starts sooner gets no status write about what it waits for."""
-    running_after_s: float = 0.0
-    """How long all workers must have run before the status says so: of what ends sooner only the end is written."""
     unschedulable_s: float = 10.0
     """A gang is withdrawn when the cluster's scheduler has refused one of its pods for so long."""
     image_timeout_s: float = 120.0
