@@ -177,6 +177,7 @@ def test_no_gpu_twice_no_room_stolen_and_every_claim_becomes_a_start(seed: int, 
         again.feed(*(sched.node(name, 4) for name in "ab"), *life.jobs.values())
         again.feed(*(sched.other(f"x/{name}", name[-1], 1) for name in life.others))
         assert again.state.claims.jobs.keys() == life.world.state.claims.jobs.keys(), "from the objects alone"
+        assert again.state.claims.on == life.world.state.claims.on
         assert rows(life.world.state.running) == rows(again.state.running)
         assert again.state.nodes.free_gpu.sum() == life.world.state.nodes.free_gpu.sum()
     for name in life.others:

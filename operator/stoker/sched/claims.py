@@ -15,7 +15,6 @@ from itertools import chain
 from stoker.spec.job import Claim, Placed, Victim
 from stoker.spec.meta import Key
 from stoker.spec.quantity import parse_duration
-from stoker.spec.queue import NOT_NAMED
 
 from . import gpu_groups
 from .claim_table import PATIENCE, at_the_earliest
@@ -110,7 +109,7 @@ def _elsewhere(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tu
 
 def _has_room(entry: Entry, state: SchedulerState, *, all_aside: bool) -> bool:
     """Within its queue's limits, were it not for its own claim, or for all of them."""
-    if all(one.limit == NOT_NAMED for one in entry.accounts):
+    if not entry.queue.limited(entry.gpu_type):
         return True
     spared: dict[str, Totals] = {}
     others = (

@@ -129,45 +129,15 @@ class SchedulerState:
         self.claims.victim_moved(key)
         if old is not None and _is_no_news(job, old):
             return
-        queue, runtime = self.tree.named(job.spec.queue), self.runtimes.of(job)
-        entry = new_entry(job, queue, runtime)
-        held = {} if entry.pending else workers_on(entry.room)
-        same = old is not None and queue is old.queue and runtime is old.runtime and entry.request == old.request
-        same = same and old is not None and entry.gpu_type == old.gpu_type
-        if old is not None and same and entry.claim is not None and self.claims.stays(entry, old):
-            self.claims.replace(entry, old)
-            return
-        if old is not None and same and held and held == old.workers_on:
-            # The usual answer to an assumed start, and every progress report: nothing moves.
-            self.journal.set(entry, "workers_on", held)
-            self.journal.put(self.entries, entry.key, entry)
-            self.running.note((entry.key,))
-            for name in held:
-                self.nodes.mark_moved(name)
-            if queue.las and queue.filed:
-                self.journal.set(self, "preempt_at", EARLIEST)  # it may have saved
-            self.elastic.note(entry)
-            if job.status.started_at != old.job.status.started_at and queue.preemption.min_runtime is not None:
-                self.changes.shift()  # from now on its time counts
-            self._recount(entry.key)
-            return
-        self.nodes.acquire(entry.request)
-        if old is not None:
-            self._remove(old)
-        self.journal.put(self.entries, entry.key, entry)
-        self.journal.put(runtime.users, entry.key, None)
-        if entry.pending:
-            self.lanes.put(entry)
-        else:
-            self.holdings.hold((entry,), (entry.room,))
-        for name in entry.workers_on:
-            self.changes.fill_node(name)
-        self.elastic.note(entry)
-        self._recount(entry.key)
-        if old is not None:
-            self.tree.sweep(old.queue)
-            self.runtimes.sweep(old.runtime)
-        self.tree.sweep(queue)
+        entry = new_entry(job, self.tree.named(job.spec.queue), self.runtimes.of(job))
+        if old is not None and _asks_as(entry, old):
+            if entry.claim is not None and self.claims.stays(entry, old):
+                self.claims.replace(entry, old)
+                return
+            if not entry.pending and old.workers_on and old.workers_on == workers_on(entry.room):
+                self._go_on(entry, old)
+                return
+        self._replace(entry, old)
 
     def forget_job(self, key: Key) -> None:
         entry = self.entries.get(key)
@@ -189,11 +159,8 @@ class SchedulerState:
         if is_held:
             self.claims.drop(entry, stays=True)
         self.lanes.drop(entry)
-        self.journal.set(entry, "claim", None)
-        self.journal.set(entry, "pending", False)
-        self.journal.set(entry, "assumed", placement)
+        self.journal.assign(entry, claim=None, pending=False, assumed=placement, gpu_type=gpu_type)
         self._size(entry)
-        self.journal.set(entry, "gpu_type", gpu_type)
         if not is_held:
             self.holdings.hold((entry,), (placement,))
         self._recount(entry.key)
@@ -204,10 +171,8 @@ class SchedulerState:
         if entry is not None and entry.assumed:
             self.holdings.unhold(entry)
             claim = entry.job.status.claim
-            self.journal.set(entry, "assumed", ())
-            self.journal.set(entry, "claim", claim)
-            self.journal.set(entry, "gpu_type", "" if claim is None else claim.gpu_type)
-            self.journal.set(entry, "pending", True)
+            gpu_type = "" if claim is None else claim.gpu_type
+            self.journal.assign(entry, claim=claim, pending=True, assumed=(), gpu_type=gpu_type)
             self._size(entry)
             self.lanes.put(entry)
             self._recount(key)
@@ -236,8 +201,7 @@ class SchedulerState:
     def grow(self, entry: Entry, claim: Claim) -> None:
         """Count the room in which an elastic job is to go on, beside what it holds, until observe_job shows what became
         of it."""
-        self.journal.set(entry, "claim", claim)
-        self.journal.set(entry, "claim_decided", True)
+        self.journal.assign(entry, claim=claim, claim_decided=True)
         self.journal.put(self.claims.unwritten, entry.key, None)
         self.move(entry, claim.placement)
 
@@ -280,6 +244,40 @@ class SchedulerState:
         return self.journal.what_if()
 
     # -- inside
+
+    def _go_on(self, entry: Entry, old: Entry) -> None:
+        """The usual answer to an assumed start, and every progress report: nothing moves."""
+        queue, job = entry.queue, entry.job
+        self.journal.set(entry, "workers_on", old.workers_on)
+        self.journal.put(self.entries, entry.key, entry)
+        self.running.note((entry.key,))
+        for name in entry.workers_on:
+            self.nodes.mark_moved(name)
+        if queue.las and queue.filed:
+            self.journal.set(self, "preempt_at", EARLIEST)  # it may have saved
+        self.elastic.note(entry)
+        if job.status.started_at != old.job.status.started_at and queue.preemption.min_runtime is not None:
+            self.changes.shift()  # from now on its time counts
+        self._recount(entry.key)
+
+    def _replace(self, entry: Entry, old: Entry | None) -> None:
+        self.nodes.acquire(entry.request)
+        if old is not None:
+            self._remove(old)
+        self.journal.put(self.entries, entry.key, entry)
+        self.journal.put(entry.runtime.users, entry.key, None)
+        if entry.pending:
+            self.lanes.put(entry)
+        else:
+            self.holdings.hold((entry,), (entry.room,))
+        for name in entry.workers_on:
+            self.changes.fill_node(name)
+        self.elastic.note(entry)
+        self._recount(entry.key)
+        if old is not None:
+            self.tree.sweep(old.queue)
+            self.runtimes.sweep(old.runtime)
+        self.tree.sweep(entry.queue)
 
     def _turn_node(self, name: str) -> None:
         self.changes.turn_node(name)
@@ -345,6 +343,12 @@ class SchedulerState:
         self.holdings.unhold(entry)
         self.nodes.release(entry.request)
         self.journal.drop(entry.runtime.users, entry.key)
+
+
+def _asks_as(entry: Entry, old: Entry) -> bool:
+    """For the same, in the same queue and runtime."""
+    same = entry.queue is old.queue and entry.runtime is old.runtime and entry.request == old.request
+    return same and entry.gpu_type == old.gpu_type
 
 
 def _is_no_news(job: TrainingJob, old: Entry) -> bool:
