@@ -27,8 +27,11 @@ class Rule:
     says_cel: str = ""
     """The sentence as an expression, where it names a value."""
 
-    def dump(self) -> dict[str, Any]:
-        dumped = {"rule": self.cel, "message": self.says}
+    def dump(self, *, once: bool = False) -> dict[str, Any]:
+        """`once`: of a value that never changes, which is looked at as it comes only, not at each later write."""
+        dumped: dict[str, Any] = {"rule": self.cel, "message": self.says}
+        if once and "oldSelf" not in self.cel:
+            dumped |= {"rule": f"oldSelf.hasValue() || ({self.cel})", "optionalOldSelf": True}
         if self.says_cel:
             dumped["messageExpression"] = self.says_cel
         if self.field:

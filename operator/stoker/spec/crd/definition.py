@@ -179,7 +179,10 @@ def _root(definition: Definition) -> dict[str, Any]:
     root: dict[str, Any] = {"type": "object", "description": descriptions.of_class(kind.model)}
     if kind.model.model_fields["spec"].is_required():
         root["required"] = ["spec"]
-    return root | {"properties": properties, "x-kubernetes-validations": [definition.name_rule.dump()]}
+    return root | {
+        "properties": properties,
+        "x-kubernetes-validations": [definition.name_rule.dump(once=definition.freeze)],
+    }
 
 
 def _part(kind: Kind[Any], name: str) -> type[BaseModel]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -34,7 +34,14 @@ class Use:
 
     status: bool = False
     freeze: bool = False
-    """The API server writes the defaults into every object, where they stay: for specs that can't change anyway."""
+    """The API server writes the defaults into every object, where they stay, and looks at a value only as it comes: for
+    specs that can't change anyway."""
+    has_old: bool = True
+    """The API server knows which value it was before: not within lists without a key."""
+
+    @property
+    def once(self) -> bool:
+        return self.freeze and self.has_old
 
 
 def of_model(model: type[BaseModel], use: Use) -> Schema:
@@ -48,17 +55,19 @@ def of_model(model: type[BaseModel], use: Use) -> Schema:
         schema["required"] = required
     if properties:
         schema["properties"] = properties
-    return schema if use.status else _with_rules(schema, rules.of_model(model))
+    return schema if use.status else _with_rules(schema, rules.of_model(model), use)
 
 
 def _of_field(model: type[BaseModel], name: str, info: FieldInfo, use: Use) -> Schema:
+    if rules.is_mutable(model, name):
+        use = replace(use, has_old=False)
     schema = of_type(info.annotation, info.metadata, use)
     default = None if info.is_required() else _plain(info.get_default(call_default_factory=True))
     schema["description"] = _described(model, name, schema, default, use)
     if use.freeze and default is not None:
         schema["default"] = {} if schema.get("type") == "object" else default  # the fields have their own
     if not use.status:
-        _with_rules(schema, rules.of_field(model, name))
+        _with_rules(schema, rules.of_field(model, name), use)
     return dict(sorted(schema.items(), key=lambda entry: entry[0] != "description"))
 
 
@@ -72,7 +81,9 @@ def of_type(annotation: Any, marks: Iterable[Any], use: Use) -> Schema:
         return of_type(only, marks, use)
     marks = list(_flat(marks))
     if origin is tuple:
-        schema = {"type": "array", "items": of_type(args[0], (), use), **_list_type(marks)}
+        kind = _list_type(marks)
+        has_old = use.has_old and kind["x-kubernetes-list-type"] == "map"
+        schema = {"type": "array", "items": of_type(args[0], (), replace(use, has_old=has_old)), **kind}
     elif origin in (dict, Mapping):
         schema = _of_map(args[0], args[1], use)
     elif origin is Literal:
@@ -87,7 +98,7 @@ def of_type(annotation: Any, marks: Iterable[Any], use: Use) -> Schema:
             schema["maxLength"] = _LONGEST_TIME
     if not use.status:
         for mark in marks:
-            _mark(schema, mark)
+            _mark(schema, mark, use)
     return schema
 
 
@@ -109,11 +120,11 @@ def _of_map(key: Any, value: Any, use: Use) -> Schema:
         of_keys = of_type(key, (), use)
         marks = list(_flat(get_args(key)[1:]))
         texts = [rule for mark in marks if isinstance(mark, Form) for rule in rules.of_text(mark)]
-        _with_rules(schema, cel.of_keys(of_keys.get("minLength"), of_keys.get("maxLength"), texts))
+        _with_rules(schema, cel.of_keys(of_keys.get("minLength"), of_keys.get("maxLength"), texts), use)
     return schema
 
 
-def _mark(schema: Schema, mark: Any) -> None:
+def _mark(schema: Schema, mark: Any, use: Use) -> None:
     """Write one bound or form into the schema of a value."""
     sized = {"string": "Length", "array": "Items", "object": "Properties"}.get(schema.get("type", "string"))
     match mark:
@@ -134,7 +145,7 @@ def _mark(schema: Schema, mark: Any) -> None:
             if mark is QUANTITY:  # people write `cpu: 2`
                 del schema["type"]
                 schema |= {"x-kubernetes-int-or-string": True, "minimum": 0}
-            _with_rules(schema, [rule.on("self") for rule in rules.of_text(mark)])
+            _with_rules(schema, [rule.on("self") for rule in rules.of_text(mark)], use)
 
 
 def _list_type(marks: list[Any]) -> Schema:
@@ -158,8 +169,8 @@ def _described(model: type[BaseModel], name: str, schema: Schema, default: Any, 
     return " ".join(parts)
 
 
-def _with_rules(schema: Schema, more: Iterable[cel.Rule]) -> Schema:
-    if dumped := [rule.dump() for rule in more]:
+def _with_rules(schema: Schema, more: Iterable[cel.Rule], use: Use) -> Schema:
+    if dumped := [rule.dump(once=use.once) for rule in more]:
         schema["x-kubernetes-validations"] = [*schema.get("x-kubernetes-validations", ()), *dumped]
     return schema
 
