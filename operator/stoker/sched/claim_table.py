@@ -74,18 +74,20 @@ class ClaimTable:
         keys = [entry.key for entry in entries]
         journal.put_all(self.jobs, dict.fromkeys(keys))
         self.given_up.add(keys, since + PATIENCE)
+        victims = dict[Key, Key]()
         for entry in entries:
             for victim in entry.victims:
-                journal.put(self.victims, victim.key, entry.key)
+                victims[victim.key] = entry.key
                 if victim.keeps:
                     journal.put(self.keeps, victim.key, victim)
+        journal.put_all(self.victims, victims)
+        self._running.note(victims)
         held = first.held
         kinds = journal.get_or_make(self.of, first.queue.name, dict)
         orders: SortedList[Order] = journal.get_or_make(kinds, held, SortedList)
         for entry in entries:
             orders.add(entry.order)
             journal.note(orders.remove, entry.order)
-        self._running.note([victim.key for entry in entries for victim in entry.victims])
         self._holdings.hold(entries, [entry.room for entry in entries])
         for entry in entries:
             for name, workers in entry.workers_on.items():

@@ -144,7 +144,7 @@ class Preemption:
             claims.append(
                 Claim(
                     placement=placed(table, spread),
-                    gpu_type=table.gpus.type_on((slot for slot, _ in spread), request.filter) if request.gpus else "",
+                    gpu_type=table.gpus.type_on([slot for slot, _ in spread], request.filter) if request.gpus else "",
                     victims=tuple([_victim(one, keeps) for one, keeps in sorted(stopped, key=lambda one: one[0].key)]),
                     since=self._now,
                     replans=self._voided.get(entry.key, 0),

@@ -73,9 +73,10 @@ class VictimSeries:
             found = heappop(self._queue)
             _, place, turn, stopped = found
             if turn == self._turns[place]:
-                if len(stopped) > 1 and (place, turn) not in self._best:
-                    self._best[place, turn] = self._solved(place, turn)
-                looked.append(self._best.get((place, turn), found))
+                if len(stopped) > 1:
+                    found = self._best.get((place, turn)) or self._solved(place, turn)
+                    self._best[place, turn] = found
+                looked.append(found)
         best = min(looked, default=None)
         for one in looked:
             if one is not best:
