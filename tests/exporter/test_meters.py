@@ -173,6 +173,7 @@ def test_a_poll_that_failed_as_a_whole_shows_nothing_of_the_hardware_but_keeps_t
         pytest.param({"busy_ratio": 1.0, "sm_active_ratio": 0.05}, (Process(1),), "low_activity", id="SMs say more"),
         pytest.param({"busy_ratio": 0.05}, (Process(1),), "low_activity", id="duty cycle before Hopper"),
         pytest.param({"busy_ratio": 0.0, "sm_active_ratio": 0.004}, (Process(1),), "no_activity", id="no kernel"),
+        pytest.param({"busy_ratio": 0.0, "sm_active_ratio": 0.6}, (Process(1),), "no_activity", id="no kernel now"),
         pytest.param({"busy_ratio": 0.0, "memory_used_bytes": 8e9}, (), "no_process", id="no process there"),
         pytest.param({"busy_ratio": 0.0, "memory_used_bytes": 1e6}, None, "no_process", id="unseen, no memory"),
         pytest.param({"busy_ratio": 0.0, "memory_used_bytes": 8e9}, None, "no_activity", id="unseen, with memory"),

@@ -16,10 +16,10 @@ from .processes import Processes
 GAUGES_EVERY, RARE_EVERY = 5, 15
 """Polls between two turns of what is no counter and needs a call of its own; the GPUs take theirs one after another."""
 STEADY_EVERY, STEADY_S = 10, 15.0
-"""Polls, and seconds at most, between two turns of what takes milliseconds of CPU a call (GPM, samples, the energy
-counter) while the GPU goes on with what it does."""
+"""Polls, and seconds at most, between two turns of what takes milliseconds of CPU a call (GPM, the energy counter)
+while the GPU goes on with what it does."""
 SETTLES_IN = 10
-"""For so many polls after something has begun or ended on it they are read at each."""
+"""For so many polls after something has begun or ended on it they are read at each, and the samples of utilization."""
 _BEGUN_BYTES = 64 << 20
 """A change of the memory in use that says so: a process takes more than that to begin with."""
 _VITAL = ("busy_ratio", "memory_used_bytes", "power_watts", "energy_joules_total")
@@ -68,14 +68,16 @@ class Device:
         self._board.read(values)
         values |= read_memory(self._calls)
         self._note_memory(values.get("memory_used_bytes", 0.0))
-        in_full = self._is_in_full(now_s)
-        self._load.read_utilization(values, means=in_full)
+        settling = self._polls < self._settled_at
+        in_full = settling or self._is_due(now_s)
+        self._load.read_utilization(values, means=settling)
         self._load.read_power(values, clock(), anew=in_full)
         late_s = clock() - poll_s
         failure = self._calls.take_failure()
         if failure and not any(key in values for key in _VITAL):
             raise GpuLost(code_name(failure))
         if in_full:
+            self._in_full_at_s = now_s
             self._mig.read_mode()
             self._activity = self._gpm.read(now_s) if self._gpm else {}
         if self._is_turn(GAUGES_EVERY):
@@ -104,12 +106,8 @@ class Device:
             self._settled_at = self._polls + SETTLES_IN
         self._memory_bytes = used_bytes
 
-    def _is_in_full(self, now_s: float) -> bool:
-        is_due = self._is_turn(STEADY_EVERY) or now_s - self._in_full_at_s >= STEADY_S
-        if is_due or self._polls < self._settled_at:
-            self._in_full_at_s = now_s
-            return True
-        return False
+    def _is_due(self, now_s: float) -> bool:
+        return self._is_turn(STEADY_EVERY) or now_s - self._in_full_at_s >= STEADY_S
 
     def _is_turn(self, every: int) -> bool:
         return self._polls == 0 or (self._polls + self.index) % every == 0

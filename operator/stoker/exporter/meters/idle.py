@@ -23,7 +23,7 @@ def doing(values: Mapping[str, float], processes: tuple[Process, ...] | None) ->
     activity = busy if sm is None else sm
     if activity is None:
         return "no_process" if _no_process(values, processes) else None
-    if (busy or 0.0) == 0.0 and (sm or 0.0) < QUIET_SM_RATIO:
+    if busy == 0.0 or (busy is None and activity < QUIET_SM_RATIO):  # SM activity may be a mean of the last polls
         return "no_process" if _no_process(values, processes) else "no_activity"
     return "low_activity" if activity < LOW_RATIO else ACTIVE
 
