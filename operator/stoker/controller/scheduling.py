@@ -3,7 +3,7 @@
 One pass at a time: take in what changed, decide. What it decides is written beside the next passes (attempt and
 placement into status, fenced by resourceVersion), at most `decided_writes.AT_ONCE` at a time: it decides no further
 ahead than that, and less where deciding takes longer than LOOK_S. A changed object wakes the next pass at once, or
-within LOOK_S where many writes are under way; nothing polls. Called by `operator.Operator`.
+within LOOK_S where many writes are under way or a pass has just ended; nothing polls. Called by `operator.Operator`.
 
 What became of a write is taken into the state by the next pass, on its thread: a start that could not be written is
 taken back.
@@ -38,6 +38,8 @@ from .status_writes import Written, try_write_status
 from .waiting_reasons import WaitingJobs
 
 LOOK_S = 0.05
+_RESTS_FOR_WORK = 2.0
+"""A pass is followed by a rest so many times as long, of LOOK_S at most: what changes meanwhile is one more pass."""
 _FEWEST = 16
 _PAGE = 500
 
@@ -75,9 +77,13 @@ class Scheduling:
         self._forget_writes()
         try:
             while True:
+                began = self._clock.monotonic()
                 wake_at = await self._pass()
                 if len(self._writes) > AT_ONCE // 2:
                     await wait_for(self._writes.eased, self._clock, LOOK_S)
+                elif not self._more:
+                    rest_s = _RESTS_FOR_WORK * (self._clock.monotonic() - began)
+                    await self._clock.sleep(min(rest_s, LOOK_S))
                 await wait_for(self._woken, self._clock, self._seconds_until(wake_at))
         finally:
             await self._writes.close()
