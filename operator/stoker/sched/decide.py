@@ -238,10 +238,9 @@ def _claim(
 ) -> Entry | None:
     """Claims for a job that does not fit, the lane's first, and for those behind it as long as their turns come next.
     Returns: the last that has one."""
-    claim, last = preemption.claim_for(entry, lane, reservations), None
-    if claim is not None and lane.place is not None:
+    found, last = preemption.claim_for(entry, lane, reservations), None
+    if found and lane.place is not None:
         state.lanes.set_blocked_by(lane, None)
-    found = [] if claim is None else [(entry, claim)]
     while found:
         state.claim(lane, found)
         last = found[-1][0]

@@ -39,6 +39,7 @@ from .victims import Candidates, Problem, cheapest_of
 _HEADS = 64
 """Lanes per queue and decide, the first in order, whose first job victims are looked for."""
 _FAR_S = 2e11
+Claimed = tuple[Entry, Claim]
 
 
 class _Series(NamedTuple):
@@ -102,29 +103,15 @@ class Preemption:
     def _expect(self, ripe_s: Floats) -> None:
         self._later_s = min(self._later_s, float(np.min(ripe_s, where=ripe_s > self._now_s, initial=NEVER)))
 
-    def claim_for(self, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
-        """What a job that does not fit beside what is kept may claim, and at whose expense."""
+    def claim_for(self, entry: Entry, lane: Lane, reservations: Reservations) -> list[Claimed]:
+        """What the lane's first job, which does not fit beside what is kept, claims, and at whose expense; or none."""
         for request in choices(self._state, entry.queue, entry.request):
-            claim = self._claim_as(request, entry, lane, reservations)
-            if claim is not None:
-                return claim
-        return None
+            chosen = self._chosen(request, entry, lane, reservations)
+            if chosen is not None:
+                return self._claims((entry,), (chosen,), request)
+        return []
 
-    def _claim_as(self, request: Request, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
-        """On GPUs of one type, where types count."""
-        found = self._go_on(request, lane, (entry.order,), reservations)
-        if found:
-            return self._claims((entry,), found, request)[0]
-        kind = (entry.queue.name, request, lane.avoid)
-        if not entry.queue.could_hold(request) or self._vain.get(kind, NEVER) <= entry.order[0]:
-            return None
-        chosen = self._search(request, entry, lane, reservations)
-        if chosen is None:
-            self._vain[kind] = entry.order[0]
-            return None
-        return self._claims((entry,), (chosen,), request)[0]
-
-    def next_claims(self, lane: Lane, orders: Sequence[Order], reservations: Reservations) -> list[tuple[Entry, Claim]]:
+    def next_claims(self, lane: Lane, orders: Sequence[Order], reservations: Reservations) -> list[Claimed]:
         """The same for the lane's first jobs, one after another, as long as no new search is needed."""
         if self._series is None or not orders:
             return []
@@ -132,24 +119,21 @@ class Preemption:
         if len(requests) > 1:  # which comes first may change with each
             orders = orders[:1]
         found = self._go_on(requests[0], lane, orders, reservations)
-        entries = [self._state.entries[order[2]] for order in orders[: len(found)]]
-        return list(zip(entries, self._claims(entries, found, requests[0]), strict=True))
+        return self._claims([self._state.entries[order[2]] for order in orders[: len(found)]], found, requests[0])
 
-    def _claims(self, entries: Sequence[Entry], found: Sequence[Chosen], request: Request) -> list[Claim]:
-        """For each its own."""
-        table, leaving, claims = self._state.nodes, self._leaving, []
+    def _claims(self, entries: Sequence[Entry], found: Sequence[Chosen], request: Request) -> list[Claimed]:
+        table, claims = self._state.nodes, list[Claimed]()
         for entry, (spread, stopped) in zip(entries, found, strict=True):
             for one, keeps in stopped:
-                leaving.add(one, keeps=keeps)
-            claims.append(
-                Claim(
-                    placement=placed(table, spread),
-                    gpu_type=table.gpus.type_on([slot for slot, _ in spread], request.filter) if request.gpus else "",
-                    victims=tuple([_victim(one, keeps) for one, keeps in sorted(stopped, key=lambda one: one[0].key)]),
-                    since=self._now,
-                    replans=self._voided.get(entry.key, 0),
-                )
+                self._leaving.add(one, keeps=keeps)
+            claim = Claim(
+                placement=placed(table, spread),
+                gpu_type=table.gpus.type_on([slot for slot, _ in spread], request.filter) if request.gpus else "",
+                victims=tuple([_victim(one, keeps) for one, keeps in sorted(stopped, key=lambda one: one[0].key)]),
+                since=self._now,
+                replans=self._voided.get(entry.key, 0),
             )
+            claims.append((entry, claim))
         self._stale = True
         return claims
 
@@ -167,6 +151,19 @@ class Preemption:
         return Stoppable(self._state, self._now_s, self._leaving)
 
     # -- the search
+
+    def _chosen(self, request: Request, entry: Entry, lane: Lane, reservations: Reservations) -> Chosen | None:
+        """For a job on GPUs of one type, where types count."""
+        found = self._go_on(request, lane, (entry.order,), reservations)
+        if found:
+            return found[0]
+        kind = (entry.queue.name, request, lane.avoid)
+        if not entry.queue.could_hold(request) or self._vain.get(kind, NEVER) <= entry.order[0]:
+            return None
+        chosen = self._search(request, entry, lane, reservations)
+        if chosen is None:
+            self._vain[kind] = entry.order[0]
+        return chosen
 
     def _go_on(self, request: Request, lane: Lane, orders: Sequence[Order], reservations: Reservations) -> list[Chosen]:
         """What the search for the class goes on with, for the lane's first jobs; shorter: it is to be begun anew."""
