@@ -130,7 +130,7 @@ def test_a_child_of_a_killed_holder_that_has_not_begun_yet_is_waited_for(tmp_pat
     try:
         assert parent.stdout.readline() == f"{parent.pid}\n"
         parent.kill()
-        parent.wait(10)
+        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)  # a zombie, until it is reaped below
         data = DataDir(tmp_path / "d")
         with ThreadPoolExecutor() as pool:
             locked = pool.submit(data.lock)
@@ -141,6 +141,7 @@ def test_a_child_of_a_killed_holder_that_has_not_begun_yet_is_waited_for(tmp_pat
         data.unlock()
     finally:
         parent.kill()
+        parent.wait(10)
         parent.stdin.close()
         parent.stdout.close()
 

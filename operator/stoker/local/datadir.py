@@ -208,7 +208,10 @@ def _made(path: Path) -> Path:
 
 
 def _lives(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _checked(uid: str) -> str:
