@@ -27,8 +27,8 @@ from .reservations import Kept
 from .state import SchedulerState
 
 
-def ready(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tuple[Placed, ...]]]:
-    """The claims that have become starts, and where: their room is there, or other room."""
+def ready(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, Request, tuple[Placed, ...]]]:
+    """The claims that have become starts, as what and where: their room is there, or other room."""
     _look_at_moved(state)
     for entry in _touched(state, _hopeful(state), state.changes.freed_queues):
         claim = entry.claim
@@ -36,8 +36,9 @@ def ready(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tuple[P
             continue
         # Other claims wait for victims of their own: once its own have gone, they don't count.
         all_aside = entry.key in state.claims.ready
-        if _has_room(entry, state, all_aside=all_aside) and _fits(state, entry, all_aside=all_aside):
-            yield entry, claim.placement
+        request = entry.held
+        if _has_room(entry, state, all_aside=all_aside) and _fits(state, entry, request, all_aside=all_aside):
+            yield entry, request, claim.placement
     if state.changes.freed_nodes:
         yield from _elsewhere(state, now)
 
@@ -83,7 +84,7 @@ def _wants(request: Request, short: tuple[bool, bool, bool]) -> bool:
     return bool((request.gpus and short[0]) or (request.cpu and short[1]) or (request.memory and short[2]))
 
 
-def _elsewhere(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tuple[Placed, ...]]]:
+def _elsewhere(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, Request, tuple[Placed, ...]]]:
     """Claims whose jobs fit beside all claims and what is kept for those ahead."""
     vain: set[Request] = set()
     turns = [
@@ -100,7 +101,7 @@ def _elsewhere(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tu
         spread = place(state.nodes, request, avoid, Kept(state, ahead).nodes)
         following = state.claims.of[name][request].next((*order, 0))
         if spread is not None:
-            yield entry, placed(state.nodes, spread)
+            yield entry, request, placed(state.nodes, spread)
         elif not avoid:
             vain.add(request)
         if following is not None:
@@ -213,9 +214,9 @@ def _kept(state: SchedulerState, name: str, gone: Iterable[Key]) -> list[gpu_gro
     return found
 
 
-def _fits(state: SchedulerState, entry: Entry, *, all_aside: bool) -> bool:
+def _fits(state: SchedulerState, entry: Entry, request: Request, *, all_aside: bool) -> bool:
     """Its room is free on each of its nodes, were it not for its own claim, or for all those there."""
-    table, request = state.nodes, entry.held
+    table = state.nodes
     for name, workers in entry.workers_on.items():
         aside, jobs = {request: {entry.key: workers}}, {entry.key: None}
         if all_aside:

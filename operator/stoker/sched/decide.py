@@ -94,8 +94,8 @@ def _is_late(state: SchedulerState, now: datetime) -> bool:
 
 def _all(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start]:
     """Claims that have become starts, then what fits; then victims for those that don't."""
-    for entry, placement in ready(state, now):
-        yield _start(state, entry, entry.held, placement)
+    for entry, request, placement in ready(state, now):
+        yield _start(state, entry, request, placement)
     if _is_late(state, now):
         end_late(state, now)
     voided = end_void(state)

@@ -158,6 +158,13 @@ class Entry:
         """That of `placement`: the operator counts up as it writes a start."""
         return self.job.status.attempt + bool(self.assumed)
 
+    def share_key(self, old: Entry) -> None:
+        """With the entry that it replaces, and its order if that is the same: tables find the same object sooner than
+        an equal one."""
+        self.key = old.key
+        if self.order == old.order:
+            self.order = old.order
+
     def avoided(self, now: datetime) -> frozenset[str]:
         return frozenset(blame.node for blame in self.job.status.blamed if blame.until > now)
 

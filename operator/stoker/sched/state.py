@@ -130,14 +130,16 @@ class SchedulerState:
         if old is not None and _is_no_news(job, old):
             return
         entry = new_entry(job, self.tree.named(job.spec.queue), self.runtimes.of(job))
-        if old is not None and _asks_as(entry, old):
-            if entry.claim is not None and self.claims.stays(entry, old):
-                self.claims.replace(entry, old)
-                return
-            if not entry.pending and old.workers_on and old.workers_on == workers_on(entry.room):
-                self._go_on(entry, old)
-                return
-        self._replace(entry, old)
+        if old is not None:
+            entry.share_key(old)
+        if old is None or not _asks_as(entry, old):
+            self._replace(entry, old)
+        elif entry.claim is not None and self.claims.stays(entry, old):
+            self.claims.replace(entry, old)
+        elif not entry.pending and old.workers_on and old.workers_on == workers_on(entry.room):
+            self._go_on(entry, old)
+        else:
+            self._replace(entry, old)
 
     def forget_job(self, key: Key) -> None:
         entry = self.entries.get(key)
