@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from stoker.controller import waiting_reasons
@@ -93,11 +96,21 @@ async def test_the_message_follows_its_facts_and_is_left_alone_without(world: Wo
     assert (await events(world, "waits")).count("Queued") == 1
 
 
+@pytest.mark.parametrize("why", ["so few a second", "the store is slow"])
 async def test_a_message_whose_numbers_moved_is_seldom_rewritten(
-    world: World, often: None, monkeypatch: pytest.MonkeyPatch
+    why: str, world: World, often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each costs a long rest, which no first reason waits for."""
-    monkeypatch.setattr(waiting_reasons, "REWORDINGS_PER_S", 1e-4)
+    if why == "so few a second":
+        monkeypatch.setattr(waiting_reasons, "REWORDINGS_PER_S", 1e-4)
+    else:
+        patch_status = world.store.patch_status
+
+        async def slow(*args: Any, **options: Any) -> Any:
+            await asyncio.sleep(0.2)
+            return await patch_status(*args, **options)
+
+        monkeypatch.setattr(world.store, "patch_status", slow)
     await world.node(gpus=4)
     await queue(world, limit=QueueResources(gpus=2))
     world.kubelet.script = lambda pod: None

@@ -3,8 +3,9 @@
 A job that starts in its first pass costs no such write. Others are looked at again every LOOK_S. The cost is bounded
 whatever waits: reasons are worked out off the event loop, BUDGET_S a look, and each look at jobs known already is
 followed by a rest: four times as long as it took, and for each status rewritten 1 / REWRITES_PER_S, where only numbers
-in its message have moved 1 / REWORDINGS_PER_S. So with N waiting jobs whose numbers all move all the time a message is
-N / REWORDINGS_PER_S old at most, LOOK_S at least; `why` works its own out as it is asked.
+in its message have moved 1 / REWORDINGS_PER_S, more where the store is slow to take it. So with N waiting jobs whose
+numbers all move all the time a message is N / REWORDINGS_PER_S old at most while the store is quick, LOOK_S at least;
+`why` works its own out as it is asked.
 
 Called by `scheduling`, one look at a time. The messages are `why.blockers`', the condition
 `life.conditions`'.
@@ -41,6 +42,9 @@ BUDGET_S = 0.04
 REWRITES_PER_S = 20.0
 REWORDINGS_PER_S = 4.0
 """A status costs the API server 6 ms: this is what it pays so that people read newer numbers."""
+_RESTS_FOR_REWORDING = 25.0
+"""The rest after such writes is at least so many times as long as they took: a busy API server pays less."""
+_LONGEST_REST_S = 60.0
 _RESTS_FOR_WORK = 4.0
 _KNOWN_AT_ONCE = 1000
 _WRITES_AT_ONCE = 64
@@ -124,7 +128,11 @@ class WaitingJobs:
             if key in self._due_s:
                 self._put(key, due_s)
         self._rest_until = max(self._rest_until, now + timedelta(seconds=rest_s))
+        began = self._clock.monotonic()
         await asyncio.gather(*(self._write(job, step) for job, step in late))
+        if any(_is_reworded(job, step) for job, step in late):
+            rest_s = min(_RESTS_FOR_REWORDING * (self._clock.monotonic() - began), _LONGEST_REST_S)
+            self._rest_until = max(self._rest_until, self._clock.now() + timedelta(seconds=rest_s))
 
     def _work_out(self, reasons: Reasons, keys: Sequence[Key]) -> dict[Key, Reason | None]:
         """The first reason of each, as far as the time goes; None: it does not wait any more. On a thread."""
@@ -169,8 +177,11 @@ class WaitingJobs:
 
 
 def _rest_s(job: TrainingJob, step: Step) -> float:
-    is_reworded = step.status is not None and step.status.reason is job.status.reason
-    return 1 / (REWORDINGS_PER_S if is_reworded else REWRITES_PER_S)
+    return 1 / (REWORDINGS_PER_S if _is_reworded(job, step) else REWRITES_PER_S)
+
+
+def _is_reworded(job: TrainingJob, step: Step) -> bool:
+    return step.status is not None and step.status.reason is job.status.reason
 
 
 def _comes_with_another_write(job: TrainingJob, reason: Reason) -> bool:
