@@ -6,7 +6,7 @@ and its row made anew when the columns are next read. Called by `state` (changes
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -30,6 +30,8 @@ _CORE = 0.01
 _FLOATS = ("queued_s", "began_s", "saved_s", "restart_s", "attained_s")
 _INTS = ("queue", "gpus", "cpu", "memory", "urgency", "workers", "slot")
 _PRODUCTS = ("all_gpus", "all_cpu", "all_memory", "weight")
+_FEW = 32
+"""Rows that are put in order one by one."""
 _NO_ROWS: Column = np.zeros(0, dtype=np.int64)
 
 
@@ -194,17 +196,22 @@ class RunningJobs:
                 self._parts[row] = entry.request.filter.resource
         self._sorted = None
         self.came += 1
-        self._by_key += [(entry.key, row) for row, entry in zip(rows, come, strict=True)]
-        self._by_key.sort()  # O(n) where nearly all of it is sorted
-        floats = np.array([_floats(entry) for entry in come])
-        ints = np.array([self._ints(entry) for entry in come], dtype=np.int64)
-        for names, columns in ((_FLOATS, floats.T), (_INTS, ints.T)):
-            for name, column in zip(names, columns, strict=True):
-                getattr(self, name)[rows] = column
-        _, gpus, cpu, memory, _, workers, slot = ints.T
-        self.all_gpus[rows], self.all_cpu[rows], self.all_memory[rows] = gpus * workers, cpu * workers, memory * workers
-        self.weight[rows] = self.all_gpus[rows] + _CORE * self.all_cpu[rows] / 1000
-        self._spread |= dict.fromkeys(rows[at] for at in np.flatnonzero(slot < 0))
+        places = [(entry.key, row) for row, entry in zip(rows, come, strict=True)]
+        if len(places) < _FEW:
+            for place in places:
+                insort(self._by_key, place)
+        else:
+            self._by_key += places
+            self._by_key.sort()  # O(n) where nearly all of it is sorted
+        at = np.array(rows)
+        floats = np.array([_floats(entry) for entry in come]).T
+        ints = np.array([self._ints(entry) for entry in come], dtype=np.int64).T
+        for name, column in (*zip(_FLOATS, floats, strict=True), *zip(_INTS, ints, strict=True)):
+            getattr(self, name)[at] = column
+        _, gpus, cpu, memory, _, workers, slot = ints
+        self.all_gpus[at], self.all_cpu[at], self.all_memory[at] = gpus * workers, cpu * workers, memory * workers
+        self.weight[at] = self.all_gpus[at] + _CORE * self.all_cpu[at] / 1000
+        self._spread |= dict.fromkeys(at[slot < 0].tolist())
 
     def _ints(self, entry: Entry) -> tuple[int, ...]:
         """In the order of `_INTS`."""
