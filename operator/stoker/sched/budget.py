@@ -13,9 +13,8 @@ survives a restart as `status.reservation`, which is at most a tenth of the budg
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.spec.job import ReservationCost
 from stoker.spec.meta import Key
@@ -29,8 +28,7 @@ _WRITE_AFTER_S = 60.0
 _WRITE_SHARE = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """Of one waiting job's reservation."""
 
     uid: str
@@ -63,10 +61,14 @@ def _counted(known: Cost | None, entry: Entry, now: datetime) -> Cost:
     if known is None or known.uid != entry.job.uid:
         known = Cost(entry.job.uid)
     if said is not None and (known.written is None or said.at > known.written.at):
-        known = replace(known, idle_s=said.idle_gpu_s, given_back=said.given_back, nodes=said.nodes, written=said)
-    may = may_cost_s(entry, now)
-    spent = 2 * known.idle_s > may if known.given_back else known.idle_s > 0 and known.idle_s >= may
-    return known if spent == known.given_back else replace(known, given_back=spent)
+        known = known._replace(idle_s=said.idle_gpu_s, given_back=said.given_back, nodes=said.nodes, written=said)
+    if not known.idle_s:
+        spent = False
+    elif known.given_back:
+        spent = 2 * known.idle_s > may_cost_s(entry, now)
+    else:
+        spent = known.idle_s >= may_cost_s(entry, now)
+    return known if spent == known.given_back else known._replace(given_back=spent)
 
 
 def in_budget(state: SchedulerState, entry: Entry, now: datetime) -> bool:
@@ -93,11 +95,11 @@ def count(state: SchedulerState, now: datetime) -> bool:
             continue
         new = cost
         if cost.rate and entry.pending:
-            new = replace(cost, idle_s=cost.idle_s + cost.rate * passed_s)
+            new = cost._replace(idle_s=cost.idle_s + cost.rate * passed_s)
         new = _counted(new, entry, now)
         turned = turned or new.given_back != cost.given_back
         if new is not cost:
-            state.journal.put(state.costs, key, replace(new, nodes=()) if new.given_back else new)
+            state.journal.put(state.costs, key, new._replace(nodes=()) if new.given_back else new)
     return turned
 
 
@@ -108,7 +110,7 @@ def charge(state: SchedulerState, now: datetime, found: dict[Key, tuple[float, t
         old, known = cost_of(state, state.entries[key], now), state.costs.get(key)
         nodes = old.nodes if nodes is None else nodes
         if old is not known or (old.rate, old.nodes) != (rate, nodes):
-            state.journal.put(state.costs, key, replace(old, rate=rate, nodes=nodes))
+            state.journal.put(state.costs, key, old._replace(rate=rate, nodes=nodes))
 
 
 def changes_at(state: SchedulerState, now: datetime) -> tuple[datetime | None, datetime | None]:
@@ -116,11 +118,11 @@ def changes_at(state: SchedulerState, now: datetime) -> tuple[datetime | None, d
     spent, grown = [], []
     for key, cost in state.costs.items():
         entry = state.entries[key]
-        growth, may = _growth(entry), may_cost_s(entry, now)
+        growth = _growth(entry)
         if cost.given_back and growth:
-            grown.append((2 * cost.idle_s - may) / growth)
+            grown.append((2 * cost.idle_s - may_cost_s(entry, now)) / growth)
         elif cost.rate > growth:
-            spent.append((may - cost.idle_s) / (cost.rate - growth))
+            spent.append((may_cost_s(entry, now) - cost.idle_s) / (cost.rate - growth))
     return _first(spent, now), _first(grown, now)
 
 

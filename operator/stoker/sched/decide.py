@@ -144,18 +144,19 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preempt
     changed = changed or (state.counted_at or now) > now or state.reserve_after_s != reserve_after_s
     look = Look(freed=True, kept=count(state, now) or changed)
     preemption.wake()
-    kept, held = _where(state.plan), bool(state.changes.kept_nodes or state.changes.kept_queues)
+    before, held = state.plan, bool(state.changes.kept_nodes or state.changes.kept_queues)
     while True:
         started, reservations = False, Reservations(state, now)
         for start in _pass(state, now, reserve_after_s, reservations, look, preemption):
             started = True
             yield start
-        # Reservations may have moved to other nodes, and opened what they kept before.
-        moved = _where(reservations.plan) != kept
         held = reservations.holds_back or (held and not look.kept)
-        if not held or not (started or moved) or not some_held_back(state):
+        if not held or (look.kept and not reservations.may_open):
             break
-        kept, look = _where(reservations.plan), Look(freed=False, kept=True)
+        # Reservations may have moved to other nodes, and opened what they kept before.
+        if not (started or _where(reservations.plan) != _where(before)) or not some_held_back(state):
+            break
+        before, look = tuple(reservations.plan), Look(freed=False, kept=True)
     preemption.settle()
     if state.elastic.placed or state.elastic.grow_at is not None:
         state.journal.set(state.elastic, "grow_at", grow(state, now, Kept(state, reservations.plan)))
@@ -222,6 +223,7 @@ def _pass(
             spread = most_workers(state, lane, request, spread, reservations.ahead_of(order, lane.queue))
         start = _start(state, entry, request, placed(state.nodes, spread))
         preemption.took(entry)
+        reservations.started(order, lane.queue)
         freed.started()
         yield start
         if lane.jobs:

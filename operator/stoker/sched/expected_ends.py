@@ -29,29 +29,31 @@ _DEPTH = 16
 
 
 class ExpectedEnds:
-    """Shape: (slots, 2, _DEPTH): the job whose end frees the slot's n-th GPU began then, and ends at the latest then.
+    """Shape: (slots, _DEPTH): the job whose end frees the slot's n-th GPU began then, and ends at the latest then.
 
     Cost: O(claims) of the nodes whose claims changed since the last question, numpy for the rest.
     """
 
     def __init__(self, table: NodeTable, entries: Mapping[Key, Entry]) -> None:
         self._table, self._entries = table, entries
-        self._spans = np.zeros((0, 2, _DEPTH))
+        self._began = self._until = np.zeros((0, _DEPTH))
 
     def waits(self, slots: Column, gpus: Column, now_s: float) -> Seconds:
         """Seconds until so many GPUs more than now are free on each slot."""
         self._refresh(now_s)
-        nth = within(gpus, 1, _DEPTH) - 1
-        age = np.maximum(now_s - self._spans[slots, 0, nth], LEAST_S)
-        waits: Seconds = np.maximum(np.minimum(age, self._spans[slots, 1, nth] - now_s), 0.0)
+        at = slots * _DEPTH + (within(gpus, 1, _DEPTH) - 1)
+        age = np.maximum(now_s - self._began.take(at), LEAST_S)
+        waits: Seconds = np.maximum(np.minimum(age, self._until.take(at) - now_s), 0.0)
         return waits
 
     def _refresh(self, now_s: float) -> None:
-        more = len(self._table.ready) - len(self._spans)
+        more = len(self._table.ready) - len(self._began)
         if more > 0:
-            self._spans = np.concatenate([self._spans, np.zeros((more, 2, _DEPTH))])
+            self._began, self._until = (
+                np.concatenate([one, np.zeros((more, _DEPTH))]) for one in (self._began, self._until)
+            )
         for slot in self._table.moved:
-            self._spans[slot] = self._of(slot, now_s)
+            self._began[slot], self._until[slot] = self._of(slot, now_s)
         self._table.moved.clear()
 
     def _of(self, slot: int, now_s: float) -> tuple[list[float], list[float]]:

@@ -10,7 +10,10 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .columns import Column
+from .place import Keep
 from .reservations import Kept
 from .state import SchedulerState
 from .waiters import Kind, Needs, is_within
@@ -58,6 +61,7 @@ class _Nodes:
         self.table = state.nodes
         slots = self.table.slots
         self.slots = np.array([slots[name] for name in names if name in slots], dtype=np.intp)
+        self.some = len(self.slots) > 0
         self._rows: dict[Kind, Rows] = {}
 
     def started(self) -> None:
@@ -81,20 +85,44 @@ class Rows:
     def __init__(self, nodes: _Nodes, kind: Kind) -> None:
         self._nodes, self._kind = nodes, kind
         self._found: dict[tuple[Kept | None, int], list[Needs]] = {}
+        self._free: dict[int, Needs] | None = None
+        """Slot → what is free there, where that is known and they are few."""
 
     def clear(self) -> None:
         self._found.clear()
+        self._free = None
 
     def beside(self, kept: Kept | None = None) -> list[Needs]:
         of = kept, 0 if kept is None else kept.count
         found = self._found.get(of)
         if found is None:
-            found = self._found[of] = self._work_out(kept) if len(self._nodes.slots) else []
+            found = self._found[of] = self._work_out(None if kept is None else kept.nodes) if self._nodes.some else []
         return found
 
-    def _work_out(self, kept: Kept | None) -> list[Needs]:
+    def _work_out(self, keep: Keep | None) -> list[Needs]:
+        if keep is not None and not self._kind.extended:
+            everywhere, free = self.beside(), self._free
+            if free is not None:
+                taken = keep.slots & free.keys()
+                if not taken:
+                    return everywhere
+                rows = {row if slot not in taken else self._left(keep, slot, row) for slot, row in free.items()}
+                return _largest([row for row in rows if row[0] > 0 or self._kind.filter is None])
+        slots, columns = self._columns(keep)
+        if not len(slots):
+            return []
+        if len(slots) <= _FEW:
+            found = list(zip(*(column.tolist() for column in columns), strict=True))
+            rows = set(found)
+            if len(rows) <= _ROWS:
+                self._free = dict(zip(slots.tolist(), found, strict=True)) if keep is None else self._free
+                return _largest(rows)
+        gpu, cpu, memory = columns
+        return [(int(count), int(cpu[gpu == count].max()), int(memory[gpu == count].max())) for count in np.unique(gpu)]
+
+    def _columns(self, keep: Keep | None) -> tuple[NDArray[np.intp], list[Column]]:
+        """Slots where such workers may go, and what is free there."""
         table, slots, kind = self._nodes.table, self._nodes.slots, self._kind
-        keep = None if kept is None else kept.nodes
         slots = slots[table.open_for(kind.nodes)[slots]]
         for resource, count in kind.extended:
             free = table.extended[resource].free
@@ -106,13 +134,18 @@ class Rows:
             gpus = table.free_gpu
         if kind.avoid:
             slots = slots[[table.names[slot] not in kind.avoid for slot in slots]]
-        if not len(slots):
-            return []
         columns = [gpus[slots], table.free_cpu[slots], table.free_mem[slots]]
         if keep is not None:
             columns[1:] = columns[1] - keep.cpu[slots], columns[2] - keep.memory[slots]
-        rows = set(zip(*(column.tolist() for column in columns), strict=True)) if len(slots) <= _FEW else set()
-        if len(rows) in range(1, _ROWS + 1):
-            return [one for one in rows if not any(one != other and is_within(one, other) for other in rows)]
-        gpu, cpu, memory = columns
-        return [(int(count), int(cpu[gpu == count].max()), int(memory[gpu == count].max())) for count in np.unique(gpu)]
+        return slots, columns
+
+    def _left(self, keep: Keep, slot: int, row: Needs) -> Needs:
+        """As `_columns`, of one slot."""
+        gpus, cpu, memory = keep.of(slot)
+        if self._kind.filter is None or slot in self._nodes.table.gpus.mixed:
+            gpus = 0
+        return row[0] - gpus, row[1] - cpu, row[2] - memory
+
+
+def _largest(rows: Collection[Needs]) -> list[Needs]:
+    return [one for one in rows if not any(one != other and is_within(one, other) for other in rows)]

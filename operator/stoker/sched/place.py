@@ -25,6 +25,7 @@ Spread = tuple[tuple[int, int], ...]
 """(slot, workers) of one gang."""
 _NOW, _KEPT, _SOONEST = (rule << 28 for rule in range(3))
 """By which a reservation chooses a node, the first before all others; the last with seconds besides."""
+_NONE = (0, 0, 0)
 
 
 class Room(NamedTuple):
@@ -55,21 +56,48 @@ class Keep:
         self._table = table
         self.slots: set[int] = set()
         """Where something is kept."""
-        self.gpu, self.cpu, self.memory = np.zeros((3, len(table.ready)), dtype=np.int64)
+        self._kept: dict[int, tuple[int, int, int]] = {}
+        self._columns: tuple[Column, Column, Column] | None = None
+        """The same, once they were asked for."""
         self._extended: dict[str, Column] = {}
         self._mixed: dict[int, list[Claim]] = {}  # slot with GPUs that differ -> what is kept there
 
     def add(self, slot: int, claim: Claim) -> None:
-        gpus, cpu, memory = claim.request.times(claim.workers)
+        workers, (_, gpus, cpu, memory, _, _, extended, *_) = claim
+        had = self.of(slot)
         self.slots.add(slot)
-        for resource, count in claim.request.extended:
-            kept = self._extended.setdefault(resource, np.zeros_like(self.gpu))
-            kept[slot] += claim.workers * count
-        self.gpu[slot] += gpus
-        self.cpu[slot] += cpu
-        self.memory[slot] += memory
+        self._kept[slot] = kept = had[0] + workers * gpus, had[1] + workers * cpu, had[2] + workers * memory
+        for column, now in zip(self._columns or (), kept, strict=False):
+            column[slot] = now
+        for resource, count in extended:
+            self._extended.setdefault(resource, np.zeros_like(self.gpu))[slot] += workers * count
         if gpus and slot in self._table.gpus.mixed:
             self._mixed.setdefault(slot, []).append(claim)
+
+    def of(self, slot: int) -> tuple[int, int, int]:
+        """GPUs, cores and memory that are kept there."""
+        return self._kept.get(slot, _NONE)
+
+    @property
+    def gpu(self) -> Column:
+        return self._all[0]
+
+    @property
+    def cpu(self) -> Column:
+        return self._all[1]
+
+    @property
+    def memory(self) -> Column:
+        return self._all[2]
+
+    @property
+    def _all(self) -> tuple[Column, Column, Column]:
+        if self._columns is None:
+            gpu, cpu, memory = np.zeros((3, len(self._table.ready)), dtype=np.int64)
+            for slot, kept in self._kept.items():
+                gpu[slot], cpu[slot], memory[slot] = kept
+            self._columns = gpu, cpu, memory
+        return self._columns
 
     def leave(self, resource: str, there: Column) -> Column:
         """Of an extended resource."""
@@ -139,10 +167,19 @@ def place(
 
 
 def _place_one(table: NodeTable, request: Request, avoid: Collection[str], free: Room) -> Spread | None:
-    slots = _one_fits(request, without(table, table.open_for(request.nodes), avoid), free).nonzero()[0]
+    slots = _slots_for_one(request, without(table, table.open_for(request.nodes), avoid), free)
     if not len(slots):
         return None
-    return ((int(slots[tightness(table, slots).argmin()]), 1),)
+    best = 0 if len(slots) == 1 else tightness(table, slots).argmin()
+    return ((int(slots[best]), 1),)
+
+
+def fits_somewhere(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> bool:
+    """`place` finds room now. Cost: less, for one worker."""
+    if request.workers > 1:
+        return place(table, request, avoid) is not None
+    is_open = without(table, table.open_for(request.nodes), avoid)
+    return len(_slots_for_one(request, is_open, free_room(table, request, None))) > 0
 
 
 def free_room(table: NodeTable, request: Request, keep: Keep | None) -> Room:
@@ -174,6 +211,16 @@ def _one_fits(request: Request, is_open: Mask, room: Room) -> Mask:
     for need, column in room.wanted(request):
         is_open = is_open & (column >= need)
     return is_open
+
+
+def _slots_for_one(request: Request, is_open: Mask, room: Room) -> NDArray[np.intp]:
+    """Where `_one_fits`. Cost: less where that is nowhere, or on few."""
+    slots: NDArray[np.intp] | None = None
+    for need, column in room.wanted(request):
+        slots = (is_open & (column >= need)).nonzero()[0] if slots is None else slots[column[slots] >= need]
+        if not len(slots):
+            break
+    return is_open.nonzero()[0] if slots is None else slots
 
 
 def capacity(table: NodeTable, request: Request, avoid: Collection[str] = (), keep: Keep | None = None) -> Column:
@@ -282,11 +329,11 @@ def _reserve_one(
     is_open = without(table, table.open_for(request.nodes), wanted.avoid)
     could = _one_fits(request, is_open, _room_of_rest(table, request, keep))
     free = free_room(table, request, keep)
-    at = _one_fits(request, could, free).nonzero()[0]
+    at = _slots_for_one(request, could, free)
     fits_now, settled, waits = bool(len(at)), True, None
-    if not fits_now:
+    if not fits_now and wanted.stay:
         at = np.array([table.slots[name] for name in wanted.stay if name in table.slots], dtype=np.intp)
-        at = at[could[at]] if len(at) else at
+        at = at[could[at]]
     if not len(at):
         at, settled = could.nonzero()[0], False
         if not len(at):
@@ -302,7 +349,7 @@ def _reserve_one(
     if not fits_now:
         short = gpus - int(free.gpu[slot])
         start_s = float(ends.waits(at[best : best + 1], np.array([short]), now_s)[0] if waits is None else waits[best])
-        if start_s and gpus and not wanted.stay:
+        if start_s and gpus > 1 and not wanted.stay:  # a single one idles only from then on
             nth = np.arange(short - gpus + 1, short + 1)
             ready = np.where(nth > 0, ends.waits(np.full(gpus, slot), nth, now_s), 0.0)
             idle_s = float(np.maximum(start_s - ready, 0.0).sum())
@@ -312,7 +359,7 @@ def _reserve_one(
 def fits_one(table: NodeTable, request: Request, slot: int, keep: Keep | None) -> bool:
     """A worker may find room there now, beside what is kept."""
     _, gpus, cpu, memory, *_ = request
-    kept = (keep.gpu[slot], keep.cpu[slot], keep.memory[slot]) if keep is not None and slot in keep.slots else (0, 0, 0)
+    kept = _NONE if keep is None else keep.of(slot)
     if (gpus and table.free_gpu[slot] - kept[0] < gpus) or (cpu and table.free_cpu[slot] - kept[1] < cpu):
         return False
     if memory and table.free_mem[slot] - kept[2] < memory:

@@ -163,7 +163,11 @@ class QueueState(Account):
 
     def limited(self, gpu_type: str) -> list[Account]:
         """Those of `accounts` that have a limit."""
-        return [one for one in self.accounts(gpu_type) if one.limit != NOT_NAMED]
+        found: list[Account] = [one for one in self.path if one.limit != NOT_NAMED]
+        if gpu_type:
+            typed = [one.typed[gpu_type] for one in self.path if gpu_type in one.typed]
+            found += [one for one in typed if one.limit != NOT_NAMED]
+        return found
 
     def is_below_guarantee(self, kind: LaneKind) -> bool:
         """What the guarantee does not name is not looked at; for jobs with GPUs it must name these."""

@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from stoker.spec.meta import Key
-from stoker.spec.queue import NOT_NAMED
 
 from .budget import Cost, cost_of, in_budget, may_cost_s
 from .entries import Entry, Lane, Order, Reservation
@@ -61,9 +60,8 @@ class Kept:
             for slot, workers in one.spread:
                 self.nodes.add(slot, Claim(workers, one.request))
         self.count += 1
-        for account in one.lane.queue.accounts(one.request.filter.type):
-            if account.limit != NOT_NAMED:
-                self.queues[account.name] = self.queues.get(account.name, NOTHING).plus(one.request.totals)
+        for account in one.lane.queue.limited(one.request.filter.type):
+            self.queues[account.name] = self.queues.get(account.name, NOTHING).plus(one.request.totals)
 
     def leave_room(self, lane: Lane, request: Request, spread: Spread) -> Spread | None:
         """Where the lane's job may go though `spread` is where it would go without reservations; None: nowhere."""
@@ -89,6 +87,8 @@ class Reservations:
         """Some job that there is room for."""
         self.queues_held: set[str] = set()
         """Queues of such jobs: so much of their limits is kept for them."""
+        self._is_steady, self._has_moved = True, False
+        """None of those so far has a choice; some might be made elsewhere now, as jobs have started since."""
         self._latest: tuple[datetime, Key] | None = None
         self.plan: list[Reservation] = []
         self._some: dict[tuple[int, ...], Kept] = {}
@@ -117,11 +117,24 @@ class Reservations:
         if self._is_as_before:
             at = len(self.plan)
             self._is_as_before = self._before.get(order[2]) == at and one.keeps_as(self._state.plan[at])
+        self._is_steady = self._is_steady and one.settled and len(could) == 1 and not one.request.near.required
         self._kept.add(one)
         self._latest = max(self._latest or order[1:], order[1:])
         self.plan.append(one)
         for name in one.nodes:
             self._state.changes.keep_node(name)
+
+    def started(self, order: Order, queue: QueueState) -> None:
+        """A job has: who has no choice stays, unless it took of what is kept."""
+        if self.plan and not self._has_moved:
+            self._has_moved = not self._is_steady or self.ahead_of(order, queue) is not self._kept
+
+    @property
+    def may_open(self) -> bool:
+        """Made anew, they might leave a job more room than it found at its turn. Where several queues wait, turns may
+        come in another order by now; and who may have others stopped for it tries that as often as it is tried."""
+        heads = self._state.lanes.waiters.heads
+        return self._has_moved or len(heads) > 1 or any(self._state.queues[name].may_preempt for name in heads)
 
     def ahead_of(self, order: Order, queue: QueueState) -> Kept:
         """Of those made so far, the ones that bind the job. They all do unless priorities or shares put younger jobs
@@ -192,10 +205,8 @@ class Reservations:
         if follows and last.request.gpus > self._most_freed and state.changes.freed_nodes.isdisjoint(last.nodes):
             return last
         mine, freed, moved = {slot for slot, _ in last.spread}, self._freed, set[int]()
-        if not follows:
-            plans = state.plan[:at], self.plan
-            then, now = ({(one.order[2], one.request, one.spread) for one in plan} for plan in plans)
-            moved = {slot for _, _, spread in then ^ now for slot, _ in spread}
+        if not follows:  # one that stays is the same object
+            moved = {slot for one in {*state.plan[:at]}.symmetric_difference(self.plan) for slot, _ in one.spread}
         if moved & mine:
             return None
         if freed & mine:  # by a pod outside the jobs, its own nodes could hold more than before
@@ -271,15 +282,15 @@ def idle_for(
     A GPU is counted once, for the first in order that keeps it; what those held back could not fill is not counted.
     """
     found: dict[Key, tuple[int, tuple[str, ...]]] = {}
-    free = {slot: max(int(state.nodes.free_gpu[slot]), 0) for one in plan for slot, _ in one.spread}
+    counted_on, free = set[int](), state.nodes.free_gpu
     for one in plan:
-        slots = [slot for slot, _ in one.spread]
-        idle = sum(free.pop(slot, 0) for slot in slots)
-        gpus, limited = one.lane.request.totals.gpus, any(queue.limit[0] is not None for queue in one.lane.queue.path)
-        if limited:
-            idle = max(idle, min(gpus, room_in(one.lane.queue)[0]))
-        elif not slots:
-            idle = gpus  # what is short of the queue's limit is cores or memory
+        slots = [slot for slot, _ in one.spread if slot not in counted_on]
+        counted_on.update(slots)
+        idle = sum([max(int(free[slot]), 0) for slot in slots])
+        if [True for queue in one.lane.queue.path if queue.limit[0] is not None]:
+            idle = max(idle, min(one.lane.request.totals.gpus, room_in(one.lane.queue)[0]))
+        elif not one.spread:
+            idle = one.lane.request.totals.gpus  # what is short of the queue's limit is cores or memory
         found[one.order[2]] = (idle, one.nodes)
     left = held_back(sum(idle for idle, _ in found.values()))
     counted: dict[Key, tuple[float, tuple[str, ...]]] = {}

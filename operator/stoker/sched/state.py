@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import datetime
 
 from stoker.spec.gpu_types import SHIPPED, GpuTypes
@@ -231,7 +230,7 @@ class SchedulerState:
         """The job's status says so now."""
         cost = self.costs.get(key)
         if cost is not None:
-            self.journal.put(self.costs, key, replace(cost, written=record))
+            self.journal.put(self.costs, key, cost._replace(written=record))
 
     # -- what-if
 

@@ -21,7 +21,7 @@ from .entries import Lane, Order
 from .freed_nodes import FreedNodes, Look, Rows
 from .gpu_choice import choices
 from .job_order import Stream
-from .place import place
+from .place import fits_somewhere
 from .queue_state import QueueState
 from .request import GpuFilter
 from .reservations import MAX_RESERVATIONS, Reservations
@@ -188,7 +188,7 @@ def _may_be_held_back(state: SchedulerState) -> Iterator[Lane]:
 
 def _would_start(state: SchedulerState, lane: Lane) -> bool:
     return any(
-        lane.queue.has_room(one) and place(state.nodes, one, lane.avoid) is not None
+        lane.queue.has_room(one) and fits_somewhere(state.nodes, one, lane.avoid)
         for one in choices(state, lane.queue, lane.request)
     )
 
