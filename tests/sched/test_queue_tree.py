@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.sched.decide import decide
 from stoker.sched.occupancy import queue_usage
+from stoker.sched.wake import ForNodes
 from stoker.spec.job import Phase
 from stoker.spec.queue import QueueResources, QueueSpec
 from stoker.spec.queue_tree import links
@@ -176,6 +177,41 @@ def test_guarantees_above_the_parents_count_for_nothing(
     found = links({"top": spec(top), "mid": spec(top, "top"), "low": spec(low, "mid"), "other": spec(other, "mid")})
     assert (found["top"].problem, found["low"].problem) == ("", problem or "")
     assert found["low"].guarantee.gpus == (low if problem is None else None)
+
+
+def test_of_many_queues_those_behind_the_one_that_takes_what_got_free_are_not_looked_through(
+    sched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, searched = sched.World().feed(sched.node("n", 20, cpu=100)), list[bool]()
+    for i in range(20):
+        world.feed(sched.queue(f"q{i}"), sched.job(f"r{i}", queue=f"q{i}", on=["n"], cpu=f"{1000 + i}m"))
+        world.feed(*(sched.job(f"p{i}-{n}", queue=f"q{i}", priority=n, queued=i) for n in range(3)))
+    assert world.starts(100) == {}
+    first = ForNodes.first
+
+    def noted(self: ForNodes, begin: Any) -> Any:
+        searched.append(bool(self._rows.beside()))
+        return first(self, begin)
+
+    monkeypatch.setattr(ForNodes, "first", noted)
+    monkeypatch.setattr(ForNodes, "youngest", lambda self, priority: pytest.fail("queues differ in their shares"))
+    world.state.forget_job(sched.key("r7"))
+    assert world.starts(101).keys() == {"p7-2"}
+    assert sum(searched) <= 3
+
+
+def test_a_younger_job_of_higher_priority_holds_back_its_queue_though_it_found_room_only_before(
+    sched: SimpleNamespace,
+) -> None:
+    """Of queues with equal shares: for its sake `low` comes after `other`, which leaves it no room."""
+    world = sched.World().feed(sched.node("n", 4), *map(sched.queue, ["q", "first", "other", "all"]))
+    world.feed(sched.job("all", 4, queue="all", on=["n"]), sched.job("low", queue="q"))
+    world.feed(sched.job("gang", 3, workers=2, queue="q", priority=1, queued=2))
+    world.feed(sched.job("high", 4, queue="q", priority=1, queued=4))
+    world.feed(sched.job("first", queue="first", queued=1), sched.job("other", 3, queue="other", queued=3))
+    assert world.starts(50) == {}
+    world.state.forget_job(sched.key("all"))
+    assert list(world.starts(51)) == ["first", "other"]
 
 
 def test_a_reservation_holds_up_no_queue_that_goes_first(sched: SimpleNamespace) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from stoker.spec.job import Claim, Placed, ReservationCost
@@ -182,12 +182,8 @@ def _pass(
 ) -> Iterator[Start]:
     """Try the lanes that may start, their jobs in order; those that reserve do so at their turn."""
     turns, freed = JobOrder(state, state.lanes.untried), FreedNodes(state, look)
-    priorities: dict[str, list[int]] = {}
-    streams = [*woken(state, freed, reservations), *reserving(state, now, reserve_after_s, reservations)]
-    for name, stream in streams:
-        if name not in priorities:
-            priorities[name] = _priorities(state, name)
-        turns.follow(name, stream, priorities[name])
+    for name, stream in chain(woken(state, freed, reservations), reserving(state, now, reserve_after_s, reservations)):
+        turns.follow(name, stream)
     too_big: set[tuple[Request, frozenset[str]]] = set()
     done: Order | None = None
     while (turn := turns.pop()) is not None:
@@ -277,14 +273,6 @@ def _fit(
         if spread is not None:
             return request, spread
     return blocked_by.pop() if len(blocked_by) == 1 else BlockedBy.EITHER
-
-
-def _priorities(state: SchedulerState, queue: str) -> list[int]:
-    """If the queue's lanes differ in it: those of the blocked ones."""
-    index = state.lanes.waiters.heads.get(queue)
-    found = index.priorities() if index is not None else []
-    untried = {lane.jobs.first()[0] for lane in state.lanes.untried if lane.queue.name == queue}
-    return found if len(untried.union(found)) > 1 else []
 
 
 def _where(plan: Iterable[Reservation]) -> list[tuple[Key, object]]:

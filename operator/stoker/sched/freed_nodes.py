@@ -87,6 +87,8 @@ class Rows:
         self._found: dict[tuple[Kept | None, int], list[Needs]] = {}
         self._free: dict[int, Needs] | None = None
         """Slot → what is free there, where that is known and they are few."""
+        self.at_first = self.beside()
+        """As the pass began."""
 
     def clear(self) -> None:
         self._found.clear()

@@ -22,7 +22,7 @@ from .queue_state import LaneKind, QueueState
 from .request import NOTHING, Totals
 from .share import Cluster, share_of
 from .state import SchedulerState
-from .waiters import From, Waiting
+from .waiters import From, LaneIndex, Waiting
 
 Rank = tuple[Any, ...]
 """A group's place among all, smallest first: (level by level from the top: guarantee, share), age of its head."""
@@ -32,6 +32,8 @@ class Stream(Protocol):
     """Blocked lanes of one queue."""
 
     only_reserves: bool
+    index: LaneIndex
+    """Where they stand, among others."""
 
     @property
     def gpus(self) -> bool | None:
@@ -41,7 +43,7 @@ class Stream(Protocol):
         """The first from there on."""
 
     def youngest(self, priority: int) -> Order | None:
-        """The last of that priority (an order's first part)."""
+        """The last of that priority (an order's first part) as the pass began."""
 
 
 class _Part:
@@ -51,7 +53,7 @@ class _Part:
 
     def __init__(self, state: SchedulerState, stream: Stream, kind: LaneKind) -> None:
         self._state, self._stream, self._kind = state, stream, kind
-        self.only_reserves, self.youngest = stream.only_reserves, stream.youngest
+        self.only_reserves, self.index, self.youngest = stream.only_reserves, stream.index, stream.youngest
 
     def first(self, begin: From) -> Waiting | None:
         found = self._stream.first(begin)
@@ -81,8 +83,15 @@ class _Group:
     padding: int
     """How often its level counts, so that its rank is as long as the deepest queue's."""
     turns: list[_Turn] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
+    """Those that are looked at as its turn comes."""
+    looked_at: int = 0
+    """So many of the streams have their turns."""
+    last: From = ()
+    """The order of its last turn."""
     rank: Rank = ()
-    """That it stands under, until its turn shows that it has another one by now: a start can only put it back."""
+    """That it stands under, until its turn shows that it has another one by now: a start can only put it back. Before
+    all streams have been looked at: the beginning of one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -99,8 +108,9 @@ class _Branch:
 
 
 class JobOrder:
-    """A merge of the queues, each sorted by Order. Cost: add, pop O(depth of the tree x log lanes): a start moves its
-    queue among those with the same parent, that one among its own, and so on."""
+    """A merge of the queues, each sorted by Order. A queue's lanes are looked for once its level comes first: mostly
+    what got free is taken by then. Cost: add, pop O(depth of the tree x log lanes): a start moves its queue among those
+    with the same parent, that one among its own, and so on."""
 
     def __init__(self, state: SchedulerState, lanes: Iterable[Lane]) -> None:
         self._state, self._cluster = state, Cluster.of(state)
@@ -117,23 +127,39 @@ class JobOrder:
         turn = _Turn(lane.jobs.first(), False, next(self._count), lane, None)
         self._push(lane.queue, kind_of(self._state, lane), turn)
 
-    def follow(self, name: str, stream: Stream, priorities: Iterable[int]) -> None:
-        """Blocked lanes of the queue in order, each looked for as its turn comes. `priorities`: those of the queue's
-        lanes, if they differ."""
+    def follow(self, name: str, stream: Stream) -> None:
+        """Blocked lanes of the queue in order, each looked for as its turn comes; the first as the queue's does."""
         queue = self._state.queues[name]
+        if queue.is_guaranteed:
+            self._follow_kinds(queue, stream)
+            return
+        group = self._group(queue, False)
+        group.streams.append(stream)
+        if group.looked_at == len(group.streams) - 1:
+            self._enter(group)
+
+    def _follow_kinds(self, queue: QueueState, stream: Stream) -> None:
+        """Their first turns are looked for at once: jobs of one kind hold back those of another."""
         parts: dict[LaneKind, Stream] = {stream.gpus is True: stream}
         if guarantees_types(self._state, queue):
-            kinds = {kind_of(self._state, lane) for lane in queue.lanes.values()}
+            kinds = dict.fromkeys(kind_of(self._state, lane) for lane in queue.lanes.values())
             parts = {kind: _Part(self._state, stream, kind) for kind in kinds}
-        elif stream.gpus is None and queue.is_guaranteed:
+        elif stream.gpus is None:
             parts = {kind: _Part(self._state, stream, kind) for kind in (True, False)}
+        held_back = list(filter(None, map(stream.youngest, self._priorities(queue))))
         for kind, part in parts.items():
-            for priority in priorities:
-                held_back = part.youngest(priority)
-                if held_back is not None:
-                    turn = _Turn(held_back, part.only_reserves, next(self._count), None, None)
-                    self._push(queue, kind, turn)
-            self._look(queue, part, ())
+            for order in held_back:
+                self._push(queue, kind, _Turn(order, part.only_reserves, next(self._count), None, None))
+            turn = self._first_turn(part)
+            if turn is not None:
+                self._push(queue, kind, turn)
+
+    def _priorities(self, queue: QueueState) -> list[int]:
+        """If the queue's lanes differ in it: those of the blocked ones."""
+        lanes = self._state.lanes
+        found = lanes.waiters.heads[queue.name].priorities() if queue.name in lanes.waiters.heads else []
+        untried = {lane.jobs.first()[0] for lane in lanes.untried if lane.queue is queue}
+        return found if len(untried.union(found)) > 1 else []
 
     def in_a_row(self, lane: Lane, most: int) -> list[Order]:
         """The last turn was the lane's: of its jobs those of one priority, so many at most, that would have the next
@@ -179,8 +205,10 @@ class JobOrder:
         """
         while (group := self._next_group()) is not None:
             self._out = group
+            if self._is_held_back(group):
+                continue
             turn = heappop(group.turns)
-            lane = turn.lane
+            group.last, lane = turn.order, turn.lane
             if turn.stream is not None:
                 now = turn.stream.first(turn.order)
                 if now is None or now.order != turn.order:
@@ -220,6 +248,8 @@ class JobOrder:
         while branch.heads:
             rank, _, head = branch.heads[0]
             if rank is head.rank:
+                if isinstance(head, _Group) and head.looked_at < len(head.streams):
+                    self._look(head)
                 now_at = self._rank(head)
                 if now_at == rank:
                     return head
@@ -230,21 +260,60 @@ class JobOrder:
             heappop(branch.heads)
         return None
 
-    def _look(self, queue: QueueState, stream: Stream, begin: From) -> None:
-        found = stream.first(begin)
-        if found is not None:
-            turn = _Turn(found.order, stream.only_reserves, next(self._count), found.lane, stream)
-            self._push(queue, kind_of(self._state, found.lane), turn)
+    def _look(self, group: _Group) -> None:
+        for stream in group.streams[group.looked_at :]:
+            turn = self._first_turn(stream)
+            if turn is not None:
+                heappush(group.turns, turn)
+        group.looked_at = len(group.streams)
+
+    def _first_turn(self, stream: Stream) -> _Turn | None:
+        found = stream.first(())
+        if found is None:
+            return None
+        return _Turn(found.order, stream.only_reserves, next(self._count), found.lane, stream)
+
+    def _is_held_back(self, group: _Group) -> bool:
+        """Its next turn comes after one that holds it back: of what its streams had as the pass began the youngest
+        whose priority comes before. It makes no difference unless others stand on the same level."""
+        last, end = group.last, group.turns[0].order[:1]
+        if end == last[:1] or not group.streams or len(self._groups) == 1 or not self._has_equals(group):
+            return False
+        found = [
+            youngest
+            for stream in group.streams
+            for priority in stream.index.priorities(last[:1], end)
+            if (youngest := stream.youngest(priority)) is not None and youngest > last
+        ]
+        if found:
+            heappush(group.turns, _Turn(max(found, key=lambda order: order[1:]), False, next(self._count), None, None))
+        return bool(found)
+
+    def _has_equals(self, group: _Group) -> bool:
+        """Among those with which it, or one above it, is compared."""
+        level, above = self._level(group.queue, group.kind) * group.padding, group.above
+        while True:
+            # What stands there stands no later than it will once it is looked at.
+            first = self._first(above) if above.heads and above.heads[0][0][: len(level)] <= level else None
+            if first is not None and first.rank[: len(level)] == level:
+                return True
+            if above.queue is None or above.above is None:
+                return False
+            level, above = self._level(above.queue, above.kind) + level, above.above
 
     def _push(self, queue: QueueState, kind: LaneKind, turn: _Turn) -> None:
+        group = self._group(queue, kind)
+        heappush(group.turns, turn)
+        if group.turns[0] is turn and group is not self._out:
+            self._enter(group)
+
+    def _group(self, queue: QueueState, kind: LaneKind) -> _Group:
         kind = kind if queue.is_guaranteed else False
         group = self._groups.get((queue.name, kind))
         if group is None:
             above, padding = self._branch(queue.path[1:], kind), 1 + self._state.tree.depth - len(queue.path)
             group = self._groups[queue.name, kind] = _Group(queue, kind, above, padding)
-        heappush(group.turns, turn)
-        if group.turns[0] is turn and group is not self._out:
-            self._enter(group)
+        return group
 
     def _branch(self, path: tuple[QueueState, ...], kind: LaneKind) -> _Branch:
         """Of the first queue of the path, whose others are above it."""
@@ -272,9 +341,12 @@ class JobOrder:
             head = above
 
     def _rank(self, head: _Group | _Branch) -> Rank:
-        """As of now, from its own level on; (): nothing is left of a branch."""
+        """As of now, from its own level on; (): nothing is left of it."""
         if isinstance(head, _Group):
-            return self._level(head.queue, head.kind) * head.padding + head.turns[0].order[1:]
+            known = head.looked_at == len(head.streams)
+            if known and not head.turns:
+                return ()
+            return self._level(head.queue, head.kind) * head.padding + (head.turns[0].order[1:] if known else ())
         first = self._first(head)
         assert head.queue is not None
         return self._level(head.queue, head.kind) + first.rank if first is not None else ()

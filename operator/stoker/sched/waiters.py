@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from math import inf
 from operator import eq, le
 from typing import Any, NamedTuple, cast
 
@@ -162,13 +163,12 @@ class LaneIndex(SortedList[Waiting]):
                     if room is None or all(map(le, item.needs, room)):
                         yield item
 
-    def priorities(self) -> list[int]:
-        """The first parts of the orders, each once."""
+    def priorities(self, begin: From = (), end: From = (inf,)) -> list[int]:
+        """The first parts of the orders between those, each once."""
         found: list[int] = []
-        item = next(iter(self), None)
-        while item is not None:
+        while (item := self.at(begin)) is not None and item.order < end:
             found.append(item.order[0])
-            item = self.at((item.order[0] + 1,))
+            begin = (item.order[0] + 1,)
         return found
 
     def at(self, begin: From) -> Waiting | None:

@@ -61,7 +61,7 @@ class ForNodes:
         return None
 
     def youngest(self, priority: int) -> Order | None:
-        found = (_youngest(self.index, priority, (priority + 1,), row) for row in self._rows.beside())
+        found = (_youngest(self.index, priority, (priority + 1,), row) for row in self._rows.at_first)
         return max((one.order for one in found if one is not None), default=None)
 
 
@@ -136,7 +136,7 @@ def woken(state: SchedulerState, freed: FreedNodes, reservations: Reservations) 
         some, everywhere = freed.rows(kind)
         for name, index in queues.items():
             rows = everywhere if name in freed.held else some
-            if index.some_within(rows.beside()):
+            if index.some_within(rows.at_first):
                 yield name, ForNodes(index, kind, state.queues[name], rows, reservations)
     tops = [state.queues[name] for name in freed.queues if name in state.queues]
     for name in sorted({one.name for top in tops for one in top.subtree()} | freed.held):
