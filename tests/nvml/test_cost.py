@@ -44,14 +44,16 @@ def test_energy_between_two_readings_is_by_power_never_falls_and_never_drifts(
     """Of each second: its power, how wrong the driver's mean is, whether the counter is read, how long it is."""
     driver = Driver()
     counter, now_s = EnergyCounter(driver), 100.0
-    shown, error_j = counter.read(now_s, 75.0, True), 0.0
+    shown, behind_j = counter.read(now_s, 75.0, True), 0.0
     assert shown == 1000.0 and driver.joules is not None
     for watts, wrong, anew, span_s in seconds:
         now_s, driver.joules = now_s + span_s, driver.joules + watts * span_s
-        error_j = 0.0 if anew else error_j + 0.02 * watts * span_s
+        behind_j = 0.0 if anew else behind_j + abs(wrong - 1) * watts * span_s
         before, shown = shown, counter.read(now_s, watts * wrong, anew)
         assert shown is not None and before is not None and shown >= before
-        assert driver.joules - error_j - 1e-6 <= shown <= driver.joules + 1e-6
+        # It may still be ahead after a reading, for as long as no power has made up for it.
+        most_ahead_j = 0.0101 * 700 * 1.1 * len(seconds)
+        assert driver.joules - behind_j - 1e-6 <= shown <= driver.joules + most_ahead_j
 
 
 def test_the_counter_is_read_where_no_mean_fits_and_where_it_began_anew() -> None:
@@ -59,8 +61,8 @@ def test_the_counter_is_read_where_no_mean_fits_and_where_it_began_anew() -> Non
     counter = EnergyCounter(driver)
     assert counter.read(0.0, 500.0, False) == 1000.0, "the first"
     driver.joules = 1490.0
-    assert (counter.read(1.0, 500.0, False), driver.asked) == (1495.0, 1)
-    assert (counter.read(2.0, 500.0, True), driver.asked) == (1495.0, 2), "it was ahead: it stands still"
+    assert (counter.read(1.0, 500.0, False), driver.asked) == (1500.0, 1)
+    assert (counter.read(2.0, 500.0, True), driver.asked) == (1500.0, 2), "it was ahead: it stands still"
     driver.joules = 3500.0
     assert (counter.read(6.0, 500.0, False), driver.asked) == (3500.0, 3), "a poll hung"
     assert (counter.read(7.0, None, False), driver.asked) == (3500.0, 4), "no mean is known"
@@ -94,6 +96,16 @@ def test_a_steady_gpu_is_asked_for_what_is_dear_at_every_tenth_poll(scenario: An
     assert "energy_joules_total" not in changed.gpus[0].values and "sm_active_ratio" not in changed.gpus[0].values
     joules = back.gpus[0].values["energy_joules_total"]
     assert abs(joules - gpu.integral("watts", gpu.energy_since, back.at)) < 300 * 1.0
+
+
+def test_another_power_is_another_activity(scenario: Any) -> None:
+    gpu = scenario.add_gpu(watts=300, sm=50)
+    with listening(scenario.write().env(), "--interval", "0.5") as heard:
+        number = heard.frames(12)[-1].number
+        gpu.step(0.0, watts=600, sm=90)
+        scenario.write()
+        frame = heard.wait(Frame, lambda frame: frame.gpus[0].values["sm_active_ratio"] > 0.8, new=True)
+    assert frame.number - number <= 4
 
 
 def test_a_hardware_slowdown_is_counted_from_the_poll_that_finds_it(scenario: Any) -> None:

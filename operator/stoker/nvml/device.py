@@ -22,6 +22,8 @@ SETTLES_IN = 10
 """For so many polls after something has begun or ended on it they are read at each, and the samples of utilization."""
 _BEGUN_BYTES = 64 << 20
 """A change of the memory in use that says so: a process takes more than that to begin with."""
+_ANOTHER_POWER = 0.25
+"""A change of the power, against that of the last time, at which they are read too."""
 _VITAL = ("busy_ratio", "memory_used_bytes", "power_watts", "energy_joules_total")
 
 
@@ -55,7 +57,7 @@ class Device:
         self._polls = 0
         self._settled_at = SETTLES_IN
         self._in_full_at_s = 0.0
-        self._memory_bytes = 0.0
+        self._memory_bytes = self._power_w = 0.0
         self._activity: dict[str, float] = {}
         self._gauges: dict[str, float] = {}
         self._rare: dict[str, float] = {}
@@ -69,7 +71,8 @@ class Device:
         values |= read_memory(self._calls)
         self._note_memory(values.get("memory_used_bytes", 0.0))
         settling = self._polls < self._settled_at
-        in_full = settling or self._is_due(now_s)
+        power_w = values.get("power_average", self._power_w)
+        in_full = settling or self._is_due(now_s) or abs(power_w - self._power_w) > _ANOTHER_POWER * self._power_w
         self._load.read_utilization(values, means=settling)
         self._load.read_power(values, clock(), anew=in_full)
         late_s = clock() - poll_s
@@ -77,7 +80,7 @@ class Device:
         if failure and not any(key in values for key in _VITAL):
             raise GpuLost(code_name(failure))
         if in_full:
-            self._in_full_at_s = now_s
+            self._in_full_at_s, self._power_w = now_s, power_w
             self._mig.read_mode()
             self._activity = self._gpm.read(now_s) if self._gpm else {}
         if self._is_turn(GAUGES_EVERY):
