@@ -8,6 +8,7 @@ poll.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping
 
 from tests.support.nvml_scenario import Gpu, Scenario, library
@@ -37,14 +38,17 @@ class NodeDrivers:
             self.reset(name)
 
     def reset(self, name: str) -> None:
-        """As at the begin: no steps, no faults, no XIDs."""
+        """As at the begin: no steps, no faults, no XIDs. Energy counters go on from where they are."""
         node = self._nodes[name]
         before = self.scenario.get(name)
         scenario = self.scenario[name] = Scenario(node.driver)
         for index in range(node.gpus):
             gpu = scenario.add_gpu(uuid=f"GPU-{name}-{index}", watts=watts_of(node, index), busy=BUSY, sm=SM, used=USED)
             if before is not None:
-                gpu.energy_since = before.gpus[index].energy_since
+                was, now = before.gpus[index], time.time()
+                gpu.energy_since = since = was.energy_since
+                behind_j = was.integral("watts", since, now) - gpu.integral("watts", since, now)
+                gpu.energy_offset_mj = was.energy_offset_mj + round(behind_j * 1000)
         scenario.write()
 
     def gpu(self, uuid: str) -> Gpu:
