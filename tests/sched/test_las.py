@@ -83,6 +83,15 @@ def test_it_stops_others_when_they_cross_into_a_higher_class(sched: SimpleNamesp
     assert claims(world.decide(BOUNDS_S[0] / 2)) == {"x": ["u"]}
 
 
+def test_the_next_look_is_not_before_the_moment_for_which_it_is(sched: SimpleNamespace) -> None:
+    for hundredth in range(20):  # most thirds of a second are no whole microseconds
+        running = run(sched, "u", "a", gpus=3, saved=9e6)
+        world = sched.World().feed(las(sched.queue()), sched.node("a", 3), had(running, hundredth / 100 / HOUR))
+        ripe_s = sched.T0.timestamp() + (BOUNDS_S[0] - hundredth / 100) / 3
+        wake_at = world.feed(sched.job("x")).decide(100).wake_at
+        assert ripe_s <= wake_at.timestamp() < ripe_s + 1e-5
+
+
 def test_a_checkpoint_that_is_reported_makes_a_job_stoppable(sched: SimpleNamespace) -> None:
     running = long_run(sched, "u", "a", saved=-3600)
     world = sched.World().feed(las(sched.queue()), sched.node("a", 1), running, sched.job("x"))

@@ -340,7 +340,11 @@ class Preemption:
 
 
 def _at(seconds: float) -> datetime | None:
-    return None if seconds > _FAR_S else datetime.fromtimestamp(seconds, UTC)
+    """Not before: who is looked at too early would be looked at again and again until then."""
+    if seconds > _FAR_S:
+        return None
+    at = datetime.fromtimestamp(seconds, UTC)
+    return at if at.timestamp() >= seconds else at + datetime.resolution
 
 
 def _victim(entry: Entry, keeps: tuple[Placed, ...]) -> Victim:
