@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .board import Board
@@ -18,12 +18,13 @@ GAUGES_EVERY, RARE_EVERY = 5, 15
 STEADY_EVERY, STEADY_S = 10, 15.0
 """Polls, and seconds at most, between two turns of what takes milliseconds of CPU a call (GPM, the energy counter)
 while the GPU goes on with what it does."""
-SETTLES_IN = 10
-"""For so many polls after something has begun or ended on it they are read at each, and the samples of utilization."""
+SETTLES_IN, FOLLOWS_FOR = 10, 3
+"""For so many polls they are read at each, and the samples of utilization, after something has begun or ended on the
+GPU; and after its power has become another one."""
 _BEGUN_BYTES = 64 << 20
 """A change of the memory in use that says so: a process takes more than that to begin with."""
 _ANOTHER_POWER = 0.25
-"""A change of the power, against that of the last time, at which they are read too."""
+"""A change of the power, by what it was when they were last read."""
 _VITAL = ("busy_ratio", "memory_used_bytes", "power_watts", "energy_joules_total")
 
 
@@ -69,10 +70,8 @@ class Device:
         self._calls.take_failure()
         self._board.read(values)
         values |= read_memory(self._calls)
-        self._note_memory(values.get("memory_used_bytes", 0.0))
-        settling = self._polls < self._settled_at
-        power_w = values.get("power_average", self._power_w)
-        in_full = settling or self._is_due(now_s) or abs(power_w - self._power_w) > _ANOTHER_POWER * self._power_w
+        settling = self._is_settling(values)
+        in_full = settling or self._is_due(now_s)
         self._load.read_utilization(values, means=settling)
         self._load.read_power(values, clock(), anew=in_full)
         late_s = clock() - poll_s
@@ -80,7 +79,7 @@ class Device:
         if failure and not any(key in values for key in _VITAL):
             raise GpuLost(code_name(failure))
         if in_full:
-            self._in_full_at_s, self._power_w = now_s, power_w
+            self._in_full_at_s, self._power_w = now_s, values.get("power_watts", 0.0)
             self._mig.read_mode()
             self._activity = self._gpm.read(now_s) if self._gpm else {}
         if self._is_turn(GAUGES_EVERY):
@@ -104,10 +103,15 @@ class Device:
         processes = None if running is None else tuple(one.process for one in running)
         return GpuReading(self.index, self.uuid, "", info, values, processes, devices, late_s)
 
-    def _note_memory(self, used_bytes: float) -> None:
+    def _is_settling(self, values: Mapping[str, float]) -> bool:
+        """Whether it has just begun to do something else, by memory and power."""
+        used_bytes, power_w = values.get("memory_used_bytes", 0.0), values.get("power_average", self._power_w)
         if abs(used_bytes - self._memory_bytes) > _BEGUN_BYTES:
             self._settled_at = self._polls + SETTLES_IN
+        elif abs(power_w - self._power_w) > _ANOTHER_POWER * self._power_w:
+            self._settled_at = max(self._settled_at, self._polls + FOLLOWS_FOR)
         self._memory_bytes = used_bytes
+        return self._polls < self._settled_at
 
     def _is_due(self, now_s: float) -> bool:
         return self._is_turn(STEADY_EVERY) or now_s - self._in_full_at_s >= STEADY_S
