@@ -13,13 +13,12 @@ from .load import POWER_FIELDS, Load, read_memory
 from .mig import MigDevices
 from .processes import Processes
 
-GAUGES_EVERY, RARE_EVERY = 5, 15
-"""Polls between two turns of what is no counter and needs a call of its own; the GPUs take theirs one after another."""
-STEADY_EVERY, STEADY_S = 10, 15.0
-"""Polls, and seconds at most, between two turns of what takes milliseconds of CPU a call (GPM, the energy counter)
-while the GPU goes on with what it does."""
+GAUGES_EVERY, RARE_EVERY, RARE_S = 5, 15, 20.0
+"""Polls between two turns of what is no counter and needs a call of its own; the GPUs take theirs one after another.
+What takes milliseconds of CPU a call (GPM, the energy counter) has its turn with what is read rarely too, and after so
+many seconds, while the GPU goes on with what it does."""
 SETTLES_IN, FOLLOWS_FOR = 10, 3
-"""For so many polls they are read at each, and the samples of utilization, after something has begun or ended on the
+"""For so many polls these are read at each, and the samples of utilization, after something has begun or ended on the
 GPU; and after its power has become another one."""
 _BEGUN_BYTES = 64 << 20
 """A change of the memory in use that says so: a process takes more than that to begin with."""
@@ -114,7 +113,7 @@ class Device:
         return self._polls < self._settled_at
 
     def _is_due(self, now_s: float) -> bool:
-        return self._is_turn(STEADY_EVERY) or now_s - self._in_full_at_s >= STEADY_S
+        return self._is_turn(RARE_EVERY) or now_s - self._in_full_at_s >= RARE_S
 
     def _is_turn(self, every: int) -> bool:
         return self._polls == 0 or (self._polls + self.index) % every == 0
