@@ -7,10 +7,9 @@ the truth is in the job's status.
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 from stoker.life.step import Note
-from stoker.spec.event import EVENTS, MESSAGE_MAX, Event, EventType, Subject, event_about
+from stoker.spec.event import EVENTS, Event, EventType, Subject, event_about
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.store.clock import Clock
 from stoker.store.port import Store, StoreError
@@ -21,17 +20,12 @@ _AT_ONCE = 8
 
 
 class Recorder:
-    """Writes events in the order they were recorded. One that still waits for its turn when the next about the same
-    object comes is said by that one too, except warnings: a busy API server has fewer to take."""
+    """Writes events in the order they were recorded."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._waiting: dict[int, Event] = {}
-        self._newest: dict[str, int] = {}
-        """Object (uid) → the last of its events, if that waits and is no warning."""
-        self._numbers = itertools.count()
-        self._came = asyncio.Event()
+        self._waiting: asyncio.Queue[Event] = asyncio.Queue(_LIMIT)
         self.dropped = 0
 
     def record(self, job: TrainingJob, note: Note) -> None:
@@ -40,38 +34,27 @@ class Recorder:
 
     def record_about(self, subject: Subject, note: Note) -> None:
         """Record one event. Its name is made from what it says, so saying it twice is one event."""
-        message, former = note.message, self._newest.pop(subject.uid, None)
-        if former is not None and not note.warning:
-            both = f"{self._waiting[former].message}; {message}"
-            if len(both) <= MESSAGE_MAX:
-                message = both
-                del self._waiting[former]
-        if len(self._waiting) >= _LIMIT:
-            self.dropped += 1
-            return
         now = self._clock.now()
         event = event_about(
             subject,
             note.reason,
-            message,
+            note.message,
             at=now,
             mark=f"{now.timestamp() * 1e6:.0f}",
             component="stoker-operator",
             kind=EventType.WARNING if note.warning else EventType.NORMAL,
         )
-        number = next(self._numbers)
-        self._waiting[number] = event
-        if not note.warning:
-            self._newest[subject.uid] = number
-        self._came.set()
+        try:
+            self._waiting.put_nowait(event)
+        except asyncio.QueueFull:
+            self.dropped += 1
 
     async def run(self) -> None:
         """Write events until cancelled."""
         while True:
-            await self._came.wait()
-            events = [self._take(number) for number in tuple(itertools.islice(self._waiting, _AT_ONCE))]
-            if not self._waiting:
-                self._came.clear()
+            events = [await self._waiting.get()]
+            while len(events) < _AT_ONCE and not self._waiting.empty():
+                events.append(self._waiting.get_nowait())
             done = await asyncio.gather(
                 *(self._store.create(EVENTS, event) for event in events), return_exceptions=True
             )
@@ -80,12 +63,6 @@ class Recorder:
                     self.dropped += 1
                 elif isinstance(outcome, BaseException):
                     raise outcome
-
-    def _take(self, number: int) -> Event:
-        event = self._waiting.pop(number)
-        if self._newest.get(event.involved_object.uid) == number:
-            del self._newest[event.involved_object.uid]
-        return event
 
 
 def _subject(job: TrainingJob) -> Subject:
