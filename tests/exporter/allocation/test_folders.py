@@ -147,7 +147,8 @@ def test_who_came_and_went_between_two_looks_is_said_once(workers):
         read = allocation.read()
         assert read.holdings == () and {one.owner.pod_uid for one in read.brief} == {"u1", "u2"}
         assert [one.method for one in read.brief] == ["exclusive"] * 2
-        assert all(one.since_s < read.ended_s[one.owner.pod_uid] <= read.mono_s for one in read.brief)
+        # A worker of less than 4 ms has begun and ended in one tick of the files' times.
+        assert all(one.since_s <= read.ended_s[one.owner.pod_uid] <= read.mono_s for one in read.brief)
     gpus.append(gpu(0))
     assert len(allocation.read().brief) == 2 and allocation.read().brief == ()
     gpus.clear()
