@@ -169,7 +169,8 @@ class Board:
         """fast: What `read` has read. Raises: Lost, DriverLost."""
         if self._constant is None:
             self._constant = self._read_constant()
-        self._held = self._held_down.read()
+        if not self._is_held_down:  # else `read` has just done so
+            self._held = self._held_down.read()
         rare = self._slow.read() | self._constant
         margin = self._calls.ask("nvmlDeviceGetMarginTemperature") if "temperatures" in self._collectors else None
         if margin is not None:
