@@ -7,7 +7,8 @@ that takes receipts (both in this process). Budget on a quiet machine: both proc
 scrape p99 < 80 ms. --peer: afterwards PyPI's nvitop-exporter, which reads the same library by the same packages; FOLDER
 is where `pip install --target FOLDER nvitop-exporter` put it.
 
-Each NVML call takes as much CPU as it took on an H100 (docs/gpu-check), and as there the driver keeps no samples."""
+Each NVML call takes as much CPU as it took on an H100 (docs/gpu-check).
+"""
 
 from __future__ import annotations
 
@@ -96,13 +97,9 @@ def _measure(of: str, port: int, pids: dict[str, int], cpu_s: float) -> None:
     record(what=f"{of}page", series=page.count(b"}"), bytes=len(page))
     print(f"\n{of}{len(page):,} bytes, {page.count(b'}'):,} series")
     _memory(f"{of}memory at the begin", pids)
-    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
-    began = time.monotonic()
-    scrape_for(cpu_s, port)
-    took_s = time.monotonic() - began
-    used = {name: (cpu_seconds(pid) - before[name]) / took_s for name, pid in pids.items()}
-    record(what=f"{of}CPU of a core", seconds=took_s, **used)
-    print(f"{of}CPU over {took_s:.0f} s, a scrape every 15 s: {_each(used, '.2%')} of a core")
+    used = cpu_shares(pids, cpu_s, port)
+    record(what=f"{of}CPU of a core", seconds=cpu_s, **used)
+    print(f"{of}CPU over {cpu_s:.0f} s, a scrape every 15 s: {_each(used, '.2%')} of a core")
     for name, headers in FORMATS.items():
         _scrapes(port, of + name, headers)
     _memory(f"{of}memory at the end", pids)
@@ -256,12 +253,20 @@ def _memory(what: str, pids: dict[str, int]) -> None:
     print(f"{what}, PSS in MiB: {_each(found, '.1f')}")
 
 
-def cpu_seconds(pid: int) -> float:
+def cpu_shares(pids: Mapping[str, int], seconds: float, port: int) -> dict[str, float]:
+    """Of a core, with a scrape every 15 s."""
+    before, began = {name: _cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
+    _scrape_for(seconds, port)
+    took_s = time.monotonic() - began
+    return {name: (_cpu_s(pid) - before[name]) / took_s for name, pid in pids.items()}
+
+
+def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def scrape_for(seconds: float, port: int) -> None:
+def _scrape_for(seconds: float, port: int) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         _scrape(_open(port), PROMETHEUS)  # a connection of its own: the server keeps none open for so long

@@ -13,17 +13,7 @@ from pathlib import Path
 
 import pynvml
 
-from tools.bench.exporter import (
-    PROMETHEUS,
-    child_of,
-    cpu_seconds,
-    pss_mb,
-    scrape_for,
-    scrapes_ms,
-    serve_api,
-    serve_kubelet,
-    start,
-)
+from tools.bench.exporter import PROMETHEUS, child_of, cpu_shares, pss_mb, scrapes_ms, serve_api, serve_kubelet, start
 from tools.gpu_check.load import busy
 from tools.gpu_check.report import Figure
 
@@ -50,9 +40,6 @@ def measure() -> dict[str, Figure]:
 
 
 def _cpu(when: str, processes: dict[str, int], port: int) -> dict[str, Figure]:
-    scrape_for(5, port)  # it settles
-    before, began = {name: cpu_seconds(pid) for name, pid in processes.items()}, time.monotonic()
-    scrape_for(CPU_S, port)
-    took_s = time.monotonic() - began
-    used = {name: (cpu_seconds(pid) - before[name]) / took_s for name, pid in processes.items()}
+    time.sleep(5)  # it settles
+    used = cpu_shares(processes, CPU_S, port)
     return {f"{when}: CPU of the {name}, % of a core": share * 100 for name, share in used.items()}

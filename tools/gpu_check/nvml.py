@@ -24,7 +24,7 @@ from tools.gpu_check.report import Figure
 
 POLLS, GAP_S = 30, 1.0
 """As the exporter's."""
-NOT_ROOT = 65534
+ROOT, NOT_ROOT = "root", "uid 65534"
 
 _Seen = dict[str, list[tuple[float, int]]]
 """C name → (µs, return code) of each call."""
@@ -55,7 +55,7 @@ def measure() -> dict[str, Figure]:
         figures[f"{name}: p99, µs"] = _quantile(times, 0.99)
         if refused := sorted({code_name(code) for _, code in seen[name] if code}):
             figures[f"{name}: refused"] = ", ".join(refused)
-    figures |= {f"as {user}: {name}": value for user in ("root", "nobody") for name, value in _gpm_as(user).items()}
+    figures |= {f"as {user}: {name}": value for user in (ROOT, NOT_ROOT) for name, value in _gpm_as(user).items()}
     return figures
 
 
@@ -111,10 +111,11 @@ def _gpm_as(user: str) -> dict[str, Figure]:
 
 def gpm(user: str) -> None:
     """Prints, as JSON, how many values come, GPM's among them, as this user."""
-    if user == "nobody":
+    if user == NOT_ROOT:
+        uid = int(user.removeprefix("uid "))
         os.setgroups([])
-        os.setgid(NOT_ROOT)
-        os.setuid(NOT_ROOT)
+        os.setgid(uid)
+        os.setuid(uid)
     session = _session()
     session.devices[0].read(time.monotonic, time.monotonic())
     time.sleep(0.5)
