@@ -26,7 +26,7 @@ from stoker.store.port import Conflict, Forbidden, Gone, Invalid, Page, Unavaila
 
 from . import manifests
 from .client import MERGE_PATCH, Call, KubeClient
-from .codec import Codec, OnUnreadable
+from .codec import Codec, OnUnreadable, Recent
 from .errors import OtherObject
 from .fence import Fence
 from .limit import RequestLane
@@ -66,6 +66,7 @@ class KubeStore:
         self._manager, self._page_limit, self._streaming = manager, page_limit, streaming_lists
         self._patience, self._rng = patience or WatchPatience(), rng or random.Random()
         self._codecs: dict[Kind[Any], tuple[WireKind[Any], Codec[Any]]] = {}
+        self._recent: dict[type[Resource], Recent] = {}
 
     async def get(self, kind: Kind[T], key: Key) -> T:
         wire, codec = self._known(kind)
@@ -260,7 +261,8 @@ class KubeStore:
         found = self._codecs.get(kind)
         if found is None:
             wire = wire_of(kind)
-            found = self._codecs[kind] = (wire, Codec(wire, self._on_unreadable))
+            recent = self._recent.setdefault(wire.view, Recent())
+            found = self._codecs[kind] = (wire, Codec(wire, self._on_unreadable, recent))
         return found
 
     def _writable(self, kind: Kind[T]) -> tuple[WireKind[T], Codec[T]]:
