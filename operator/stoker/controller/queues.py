@@ -215,13 +215,15 @@ class QueueKeeper:
         if deleted and held and not users:
             await self._store.update(QUEUES, released(queue))
             return 0.0
-        status = self._status(queue, use, users)
-        idle = held and not users
-        if status == queue.status and not idle:
-            return self._average_moves_s(name)
+        below = list(self._all_below(name))
+        used = sum((one.used for one in below), use.used)
+        average = self._average(queue, used)
         wait_s = use.write_at - self._clock.monotonic()
         if wait_s > 0:
             return wait_s
+        status, idle = self._status(queue, use, below, used, average, users), held and not users
+        if status == queue.status and not idle:
+            return self._average_moves_s(name)
         if idle:
             await self._store.update(QUEUES, released(queue))
             return 0.0
@@ -236,7 +238,9 @@ class QueueKeeper:
         )
         return self._average_moves_s(name)
 
-    def _status(self, queue: Queue, use: _Use, users: int) -> QueueStatus:
+    def _status(
+        self, queue: Queue, use: _Use, below: list[_Use], used: _Sum, average: MovingAverage | None, users: int
+    ) -> QueueStatus:
         value, reason, message = "True", "Open", ""
         if queue.metadata.deletion_timestamp is not None:
             value, reason, message = "False", "BeingDeleted", deletion_words(users)
@@ -247,14 +251,11 @@ class QueueKeeper:
             conditions.append(self._condition(queue, VALID_CONDITION, "False", "Invalid", problem))
         elif spec.parent is not None or spec.guarantee != NO_RESOURCES or spec.limit.gpu_types:
             conditions.append(self._condition(queue, VALID_CONDITION, "True", "Valid", ""))
-        used, running, pending = use.used, use.running, use.pending
-        for one in self._all_below(queue.metadata.name):
-            used, running, pending = used + one.used, running + one.running, pending + one.pending
         return QueueStatus(
             used=used.shown(),
-            running=running.shown(),
-            pending=pending.shown(),
-            decayed_usage=self._decayed_usage(queue, used),
+            running=sum((one.running for one in below), use.running).shown(),
+            pending=sum((one.pending for one in below), use.pending).shown(),
+            decayed_usage=DecayedUsage() if average is None else average.written(queue.status.decayed_usage),
             conditions=tuple(conditions),
         )
 
@@ -263,15 +264,16 @@ class QueueKeeper:
         unknown = [name for name in sorted(named) if not self._gpu_types.knows(name)]
         return f"no GPU can be of type {', '.join(unknown)}: no row of the table of types says so" if unknown else ""
 
-    def _decayed_usage(self, queue: Queue, used: _Sum) -> DecayedUsage:
+    def _average(self, queue: Queue, used: _Sum) -> MovingAverage | None:
+        """Of what it held until now. None: the past does not count."""
         if self._half_life_s is None:
-            return DecayedUsage()
-        name, now, written = queue.metadata.name, self._clock.now(), queue.status.decayed_usage
+            return None
+        name, now, held = queue.metadata.name, self._clock.now(), used.amounts
         average = self._averages.get(name)
         if average is None:
-            average = self._averages[name] = MovingAverage(written, used.amounts, now)
-        average.advance(now, used.amounts, self._half_life_s)
-        return average.written(written)
+            average = self._averages[name] = MovingAverage(queue.status.decayed_usage, held, now)
+        average.advance(now, held, self._half_life_s)
+        return average
 
     def _average_moves_s(self, name: str) -> float:
         """In how many seconds to look at it again; 0: it stays."""
