@@ -319,6 +319,11 @@ def _waited_s(job: TrainingJob, now: datetime) -> float:
 
 async def _all(calls: Iterable[Awaitable[None]]) -> None:
     """Await every call even if one fails, then raise the first failure: one bad pod never stops the others."""
+    calls = list(calls)
+    if len(calls) <= 1:
+        for call in calls:
+            await call
+        return
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     del outcomes, failures[1:]

@@ -18,6 +18,8 @@ from . import render, render_kube, render_reader, render_volumes
 from .render import CannotRender as CannotRender
 from .render_kube import ClusterSettings
 
+_BUILT_IN = TrainingRuntimeSpec()
+
 
 class Renderer(Protocol):
     def pod(self, job: TrainingJob, worker: int) -> Pod:
@@ -152,7 +154,7 @@ class ClusterRenderer:
         runtime = self._runtimes.get(Key("", name))
         if runtime is None:
             if job.spec.runtime is None:
-                return TrainingRuntimeSpec()
+                return _BUILT_IN
             raise CannotRender(f"there is no TrainingRuntime {name}")
         projects = runtime.spec.projects
         if projects is not None and project not in projects:
