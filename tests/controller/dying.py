@@ -24,7 +24,7 @@ class Dying:
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[str] = []
         """The writes that were."""
-        self._world, self._died = world, asyncio.Event()
+        self._world, self._died, self._turn = world, asyncio.Event(), asyncio.Lock()
         for name in ("patch_status", "delete", "create"):
             monkeypatch.setattr(world.store, name, self._last(getattr(world.store, name), name))
 
@@ -49,11 +49,12 @@ class Dying:
 
     def _last(self, call: Any, name: str) -> Any:
         async def made(kind: Any, key: Any, *args: Any, **how: Any) -> Any:
-            is_operator = how.get("manager", "operator") == "operator" and (name, kind.plural) in _WRITES
-            if is_operator and self._died.is_set():
-                await asyncio.Event().wait()  # it is dead, and about to be taken away
-            done = await call(kind, key, *args, **how)
-            if is_operator:
+            if how.get("manager", "operator") != "operator" or (name, kind.plural) not in _WRITES:
+                return await call(kind, key, *args, **how)
+            async with self._turn:  # else one that the last has led to might be made, unseen, before that has returned
+                if self._died.is_set():
+                    await asyncio.Event().wait()  # it is dead, and about to be taken away
+                done = await call(kind, key, *args, **how)
                 status = done.status if isinstance(done, TrainingJob) else None
                 state = "" if status is None else f"{status.phase} {status.intent} {bool(status.claim)}"
                 step = f"{name} {kind.plural} {key.name if isinstance(key, Key) else key.metadata.name} {state}"
