@@ -7,6 +7,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -243,3 +244,21 @@ def test_who_was_held_back_by_what_is_kept_of_a_limit_starts_once_the_limit_is_g
     world.feed(sched.job("elder", 1, cpu="2", queued=-1))
     assert world.starts(401) == {"elder": ["a"]} and world.codes("small", 401) == ["QueueLimit"]
     assert world.feed(sched.queue(budget=1)).starts(402).keys() == {"head", "small"}
+
+
+def test_asking_when_one_node_is_free_changes_no_answer_for_others(sched: SimpleNamespace) -> None:
+    """What ends first on a node is that which did when it was first asked about, whoever asked."""
+
+    def waits(first: list[int]) -> list[float]:
+        world = sched.World().feed(sched.queue(), sched.node("n0", 2), sched.node("n1", 2))
+        for name, began in (("early", 0), ("late", 500)):
+            job = sched.job(name, 1, on=["n1"])
+            status = job.status.model_copy(update={"started_at": sched.at(began)})
+            world.feed(job.model_copy(update={"status": status}))
+        slots, found = [world.state.nodes.slots[name] for name in ("n0", "n1")], list[float]()
+        for at, asked in ((550, [slots[one] for one in first]), (1200, slots)):
+            now_s = sched.at(at).timestamp()
+            found = world.state.ends.waits(np.array(asked), np.ones(len(asked), dtype=np.int64), now_s).tolist()
+        return found
+
+    assert waits([0]) == waits([1]) == waits([0, 1]) == [650.0, 1200.0]

@@ -96,34 +96,36 @@ class ClaimTable:
 
     def drop(self, entry: Entry, *, stays: bool = False) -> None:
         """Nothing happens where it has no claim. `stays`: it starts there, and what it holds stays counted."""
-        if entry.key not in self.jobs:
+        key, journal = entry.key, self._journal
+        if key not in self.jobs:
             return
         held = entry.held
         for name in entry.workers_on:
             there = self.on[name]
-            self._journal.drop(there[held], entry.key)
-            if not there[held]:
-                self._journal.drop(there, held)
+            jobs = there[held]
+            journal.drop(jobs, key)
+            if not jobs:
+                journal.drop(there, held)
                 if not there:
-                    self._journal.drop(self.on, name)
+                    journal.drop(self.on, name)
         if not stays:
             self._holdings.unhold(entry)
-        for jobs in (self.jobs, self.moved, self.ready):
-            self._journal.drop(jobs, entry.key)
-        self.given_up.set(entry.key, None)
+        for some in (self.jobs, self.moved, self.ready):
+            journal.drop(some, key)
+        self.given_up.set(key, None)
         kinds = self.of[entry.queue.name]
         orders = kinds[held]
         orders.remove(entry.order)
-        self._journal.note(orders.add, entry.order)
+        journal.note(orders.add, entry.order)
         if not orders:
-            self._journal.drop(kinds, held)
+            journal.drop(kinds, held)
         for victim in entry.victims:
-            key = victim.key
-            if self.victims.get(key) == entry.key:
-                self._journal.drop(self.victims, key)
-                self._journal.drop(self.keeps, key)
-                self._running.note((key,))
-                for name in self._entries[key].workers_on if key in self._entries else ():
+            gone = victim.key
+            if self.victims.get(gone) == key:
+                journal.drop(self.victims, gone)
+                journal.drop(self.keeps, gone)
+                self._running.note((gone,))
+                for name in self._entries[gone].workers_on if gone in self._entries else ():
                     self._changes.fill_node(name)  # it stays, and others may have counted on what it would leave
 
     def stays(self, entry: Entry, old: Entry) -> bool:

@@ -248,18 +248,19 @@ def _would_take(
     slot = table.slots.get(name)
     if slot is None or not table.doors[request.nodes].open[slot]:
         return False
-    gpus, cpu, memory = int(table.free_gpu[slot]), int(table.free_cpu[slot]), int(table.free_mem[slot])
-    extended = {resource: int(table.extended[resource].free[slot]) for resource, _ in request.extended}
+    gpus, cpu, memory = table.free_gpu.item(slot), table.free_cpu.item(slot), table.free_mem.item(slot)
+    extended = {resource: table.extended[resource].free.item(slot) for resource, _ in request.extended}
     for count, of in leaving:
         gpus, cpu, memory = gpus + count * of.gpus, cpu + count * of.cpu, memory + count * of.memory
         for resource, each in of.extended if extended else ():
             if resource in extended:
                 extended[resource] += count * each
-    if not table.gpus.is_any(request.filter):
-        gpus = min(gpus, table.gpus.room_beside(slot, staying, request.filter))
     wanted = request.times(workers)
     if (wanted.gpus and gpus < wanted.gpus) or (wanted.cpu and cpu < wanted.cpu):
         return False
     if wanted.memory and memory < wanted.memory:
+        return False
+    differ = not table.gpus.is_any(request.filter)
+    if wanted.gpus and differ and table.gpus.room_beside(slot, staying, request.filter) < wanted.gpus:
         return False
     return all(extended[resource] >= workers * count for resource, count in request.extended)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -208,7 +209,9 @@ class Reservation:
 
     def keeps_as(self, other: Reservation) -> bool:
         """The same for the same job."""
-        return (self.order[2], self.request, self.spread) == (other.order[2], other.request, other.spread)
+        return self is other or (
+            (self.order[2], self.request, self.spread) == (other.order[2], other.request, other.spread)
+        )
 
     def binds(self, order: Order, queue: QueueState) -> bool:
         """A job with this order in that queue is behind it."""
@@ -254,11 +257,17 @@ def request_now(job: TrainingJob, runtime: RuntimeState, placement: Sequence[Pla
     return request if job.spec.elastic is None or not placement else request.sized(len(placement))
 
 
-def workers_on(placement: Sequence[Placed]) -> dict[str, int]:
+def workers_on(placement: Sequence[Placed]) -> Mapping[str, int]:
     """Node → workers there."""
     if len(placement) == 1:
-        return {placement[0].node: 1}
+        return _one_on(placement[0].node)
     return dict(Counter(placed.node for placed in placement))
+
+
+@lru_cache(maxsize=2**14)
+def _one_on(node: str) -> Mapping[str, int]:
+    """Jobs of one place share one object."""
+    return {node: 1}
 
 
 def given_up(entry: Entry, keeps: Sequence[Placed]) -> Mapping[str, int]:
@@ -270,4 +279,8 @@ def given_up(entry: Entry, keeps: Sequence[Placed]) -> Mapping[str, int]:
 
 
 def earliest(*times: datetime | None) -> datetime | None:
-    return min((at for at in times if at is not None), default=None)
+    found: datetime | None = None
+    for at in times:
+        if at is not None and (found is None or at < found):
+            found = at
+    return found

@@ -122,17 +122,21 @@ class Preemption:
         return self._claims([self._state.entries[order[2]] for order in orders[: len(found)]], found, requests[0])
 
     def _claims(self, entries: Sequence[Entry], found: Sequence[Chosen], request: Request) -> list[Claimed]:
-        table, claims = self._state.nodes, list[Claimed]()
+        table, leaving, claims = self._state.nodes, self._leaving, list[Claimed]()
+        there: dict[Spread, tuple[tuple[Placed, ...], str]] = {}
         for entry, (spread, stopped) in zip(entries, found, strict=True):
+            if spread not in there:
+                gpu_type = table.gpus.type_on([slot for slot, _ in spread], request.filter) if request.gpus else ""
+                there[spread] = placed(table, spread), gpu_type
+            placement, gpu_type = there[spread]
+            if len(stopped) > 1:
+                stopped = sorted(stopped, key=lambda one: one[0].key)
             for one, keeps in stopped:
-                self._leaving.add(one, keeps=keeps)
-            claim = Claim(
-                placement=placed(table, spread),
-                gpu_type=table.gpus.type_on([slot for slot, _ in spread], request.filter) if request.gpus else "",
-                victims=tuple([_victim(one, keeps) for one, keeps in sorted(stopped, key=lambda one: one[0].key)]),
-                since=self._now,
-                replans=self._voided.get(entry.key, 0),
-            )
+                leaving.add(one, keeps=keeps)
+            victims = tuple([_victim(one, keeps) for one, keeps in stopped])
+            claim = Claim(placement=placement, gpu_type=gpu_type, victims=victims, since=self._now)
+            if entry.key in self._voided:
+                claim = claim.model_copy(update={"replans": self._voided[entry.key]})
             claims.append((entry, claim))
         self._stale = True
         return claims
@@ -348,5 +352,7 @@ def _at(seconds: float) -> datetime | None:
 
 
 def _victim(entry: Entry, keeps: tuple[Placed, ...]) -> Victim:
-    key, attempt = entry.key, entry.job.status.attempt
-    return Victim(namespace=key.namespace, name=key.name, uid=entry.job.uid, attempt=attempt, keeps=keeps)
+    """A field that is not set takes no room: thousands may be made at once."""
+    (namespace, name), job = entry.key, entry.job
+    victim = Victim(namespace=namespace, name=name, uid=job.metadata.uid, attempt=job.status.attempt)
+    return victim.model_copy(update={"keeps": keeps}) if keeps else victim

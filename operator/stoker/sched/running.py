@@ -6,6 +6,7 @@ and its row made anew when the columns are next read. Called by `state` (changes
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
@@ -97,7 +98,7 @@ class RunningJobs:
             moved: Collection[Key] = self._entries
         else:
             moved = self._moved
-        come = []
+        come, floats, ints = list[Entry](), array("d"), array("q")
         for key in moved:
             row = self._rows.pop(key, None)
             if row is not None:
@@ -105,8 +106,10 @@ class RunningJobs:
             entry = self._entries.get(key)
             if entry is not None and entry.workers_on and key not in self._victims and may_be_stopped(entry):
                 come.append(entry)
+                floats.extend(_floats(entry))
+                ints.extend(self._ints(entry))
         if come:
-            self._put(come)
+            self._put(come, floats, ints)
         if moved:
             self._by_queue = None
         self._moved.clear()
@@ -186,7 +189,8 @@ class RunningJobs:
         self._spare.append(row)
         del self._by_key[bisect_left(self._by_key, (key, row))]
 
-    def _put(self, come: list[Entry]) -> None:
+    def _put(self, come: list[Entry], floats: array[float], ints: array[int]) -> None:
+        """`floats`, `ints`: theirs, one job after another."""
         if len(self._spare) < len(come):
             self._grow(len(come))
         rows = [self._spare.pop() for _ in come]
@@ -204,11 +208,11 @@ class RunningJobs:
             self._by_key += places
             self._by_key.sort()  # O(n) where nearly all of it is sorted
         at = np.array(rows)
-        floats = np.array([_floats(entry) for entry in come]).T
-        ints = np.array([self._ints(entry) for entry in come], dtype=np.int64).T
-        for name, column in (*zip(_FLOATS, floats, strict=True), *zip(_INTS, ints, strict=True)):
+        columns = dict(zip(_FLOATS, np.array(floats).reshape(len(come), -1).T, strict=True))
+        columns |= zip(_INTS, np.array(ints).reshape(len(come), -1).T, strict=True)
+        for name, column in columns.items():
             getattr(self, name)[at] = column
-        _, gpus, cpu, memory, _, workers, slot = ints
+        gpus, cpu, memory, workers, slot = (columns[name] for name in ("gpus", "cpu", "memory", "workers", "slot"))
         self.all_gpus[at], self.all_cpu[at], self.all_memory[at] = gpus * workers, cpu * workers, memory * workers
         self.weight[at] = self.all_gpus[at] + _CORE * self.all_cpu[at] / 1000
         self._spread |= dict.fromkeys(at[slot < 0].tolist())
@@ -232,20 +236,20 @@ class RunningJobs:
 
 def may_be_stopped(entry: Entry) -> bool:
     """As far as the job itself goes."""
-    return entry.job.spec.preemptible and may_be_resized(entry)
+    return may_be_resized(entry) and entry.job.spec.preemptible
 
 
 def may_be_resized(entry: Entry) -> bool:
     """As far as its attempt goes."""
+    if entry.pending or entry.assumed or entry.claim is not None:
+        return False
     job = entry.job
+    status, spec = job.status, job.spec
     return (
-        not entry.pending
-        and not entry.assumed
-        and entry.claim is None
-        and job.status.phase in (Phase.STARTING, Phase.RUNNING)
-        and job.status.intent is Intent.NONE
-        and not job.spec.suspend
-        and not job.spec.cancel
+        (status.phase is Phase.RUNNING or status.phase is Phase.STARTING)
+        and status.intent is Intent.NONE
+        and not spec.suspend
+        and not spec.cancel
         and job.metadata.deletion_timestamp is None
     )
 
@@ -260,14 +264,15 @@ def _floats(entry: Entry) -> tuple[float, ...]:
 def loss_of(entry: Entry) -> tuple[float, float]:
     """Since when (as a timestamp) work would be lost if it was stopped, and the seconds to start again besides."""
     status = entry.job.status
-    if status.held is not None or status.started_at is None:
-        return np.inf, 0.0 if status.held is not None else _LEAST_RESTART_S
-    saved = status.progress.checkpoint if status.progress is not None else None
-    since = status.started_at.timestamp()
+    started_at, progress = status.started_at, status.progress
+    is_held = progress is not None and status.held is not None
+    if started_at is None or is_held:
+        return np.inf, 0.0 if is_held else _LEAST_RESTART_S
+    since, saved = started_at.timestamp(), None if progress is None else progress.checkpoint
     if saved is not None and saved.at is not None and not _loses_checkpoints(status):
         since = max(since, saved.at)
-    began = status.placed_at or status.started_at
-    return since, max((status.started_at - began).total_seconds(), _LEAST_RESTART_S)
+    began = status.placed_at or started_at
+    return since, max((started_at - began).total_seconds(), _LEAST_RESTART_S)
 
 
 def _loses_checkpoints(status: TrainingJobStatus) -> bool:

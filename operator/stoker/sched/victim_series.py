@@ -69,10 +69,12 @@ class VictimSeries:
     def _cheapest(self) -> Priced | None:
         """The place, which has no price then until its next turn."""
         looked: list[Priced] = []
-        while not self._fits and self._queue and len(looked) < (victims.NODES_EXACT if self._several else 1):
+        while not self._fits and self._queue and len(looked) < victims.NODES_EXACT:
             found = heappop(self._queue)
             _, place, turn, stopped = found
             if turn == self._turns[place]:
+                if not self._several:
+                    return found
                 if len(stopped) > 1:
                     found = self._best.get((place, turn)) or self._solved(place, turn)
                     self._best[place, turn] = found
