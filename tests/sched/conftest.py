@@ -372,7 +372,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 queue.queue,
                 [called(above) for above in queue.path],
                 [called(below) for below in queue.children],
-                (queue.limit, queue.guarantee, queue.weight, queue.lately),
+                (queue.limit, queue.is_limited, queue.guarantee, queue.weight, queue.lately),
                 queue.used,
                 {name: (one.limit, one.guarantee, one.used) for name, one in queue.typed.items()},
                 set(queue.holding),

@@ -243,3 +243,21 @@ def test_why_says_whose_guarantee_is_lent_to_whom(sched: SimpleNamespace) -> Non
         "more than theirs in 'mean'"
     )
     assert world.codes("y") == ["NoCapacity"], "it would borrow itself"
+
+
+def test_a_queue_is_limited_as_long_as_it_or_one_above_has_a_limit(sched: SimpleNamespace) -> None:
+    world = sched.World()
+
+    def limited(*queues: Any) -> list[str]:
+        world.feed(*queues)
+        return [name for name in ("top", "middle", "leaf") if world.state.tree.named(name).is_limited]
+
+    top, middle, leaf = (sched.queue("top"), sched.queue("middle", parent="top"), sched.queue("leaf", parent="middle"))
+    assert limited(top, middle, leaf) == []
+    assert limited(sched.queue("top", gpus=1)) == ["top", "middle", "leaf"]
+    assert limited(sched.queue("leaf")) == ["top", "middle"], "it has no parent any more"
+    assert limited(leaf) == ["top", "middle", "leaf"]
+    assert limited(top) == []
+    assert limited(sched.queue("middle", parent="top", types={"h100": 1})) == ["middle", "leaf"]
+    world.state.forget_queue("middle")
+    assert limited() == []

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .columns import Column
 from .place import Keep
+from .request import ANY_GPU
 from .reservations import Kept
 from .state import SchedulerState
 from .waiters import Kind, Needs, is_within
@@ -51,9 +52,9 @@ class FreedNodes:
         self._some.clear()
         self._all.clear()
 
-    def rows(self, kind: Kind) -> tuple[Rows, Rows]:
-        """On the nodes that got free or are kept; on all, if some queue is held."""
-        return self._some.rows(kind), self._all.rows(kind)
+    def rows(self, kind: Kind, queue: str) -> Rows:
+        """For the queue's lanes: on the nodes that got free or are kept, or if it is held on all."""
+        return (self._all if queue in self.held else self._some).rows(kind)
 
 
 class _Nodes:
@@ -75,7 +76,11 @@ class _Nodes:
     def rows(self, kind: Kind) -> Rows:
         found = self._rows.get(kind)
         if found is None:
-            found = self._rows[kind] = Rows(self, kind)
+            if kind.filter is not None and kind.filter != ANY_GPU and self.table.gpus.is_any(kind.filter):
+                found = self.rows(kind._replace(filter=ANY_GPU))
+            else:
+                found = Rows(self, kind)
+            self._rows[kind] = found
         return found
 
 
@@ -105,7 +110,7 @@ class Rows:
         if keep is not None and not self._kind.extended:
             everywhere, free = self.beside(), self._free
             if free is not None:
-                taken = keep.slots & free.keys()
+                taken = free.keys() & keep.slots
                 if not taken:
                     return everywhere
                 rows = {row if slot not in taken else self._left(keep, slot, row) for slot, row in free.items()}

@@ -117,6 +117,8 @@ class JobOrder:
         self._top = _Branch(None, False, None)
         self._out: _Group | None = None
         """That of the last turn: it stands among the others again when the next is asked for, as it may hold more."""
+        self._taken: _Turn | None = None
+        """The last turn, if the next of its stream is not looked for yet."""
         self._groups: dict[tuple[str, LaneKind], _Group] = {}
         self._branches: dict[tuple[str, LaneKind], _Branch] = {}
         self._count = count()
@@ -203,6 +205,7 @@ class JobOrder:
 
         A lane that was started from is to be added again if it has more.
         """
+        following, self._taken = self._following(self._taken), None
         while (group := self._next_group()) is not None:
             self._out = group
             if self._is_held_back(group):
@@ -210,25 +213,38 @@ class JobOrder:
             turn = heappop(group.turns)
             group.last, lane = turn.order, turn.lane
             if turn.stream is not None:
-                now = turn.stream.first(turn.order)
+                now = turn if turn is following else turn.stream.first(turn.order)
                 if now is None or now.order != turn.order:
                     lane = None
                     if now is not None:
                         heappush(group.turns, turn._replace(order=now.order, lane=now.lane, number=next(self._count)))
+                elif turn.only_reserves:
+                    self._taken = turn  # if none comes between, the next is then looked for once, not twice
                 else:
-                    found = turn.stream.first((*turn.order, 0))
-                    if found is not None:
-                        again = _Turn(found.order, turn.only_reserves, next(self._count), found.lane, turn.stream)
-                        heappush(group.turns, again)
+                    self._following(turn)
             if lane is not None:
                 return turn.order, lane, turn.only_reserves
         return None
 
+    def _following(self, taken: _Turn | None) -> _Turn | None:
+        """The next turn of the same stream, which joins those of the group that is out."""
+        if taken is None or taken.stream is None or self._out is None:
+            return None
+        found = taken.stream.first((*taken.order, 0))
+        if found is None:
+            return None
+        turn = _Turn(found.order, taken.only_reserves, next(self._count), found.lane, taken.stream)
+        heappush(self._out.turns, turn)
+        return turn
+
     def _next_group(self) -> _Group | None:
         """Taken out of those that have turns."""
+        if len(self._groups) == 1:  # whatever its rank
+            (group,) = self._groups.values()
+            if group.looked_at < len(group.streams):
+                self._look(group)
+            return group if group.turns else None
         if self._out is not None and self._out.turns:
-            if len(self._groups) == 1:
-                return self._out  # whatever its rank
             self._enter(self._out)
         self._out = None
         return self._first_group()

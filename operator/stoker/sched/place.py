@@ -5,7 +5,7 @@ Owns the search; changes nothing but the Keep it is given. Called by `decide` an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, KeysView
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -54,25 +54,28 @@ class Keep:
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
-        self.slots: set[int] = set()
-        """Where something is kept."""
         self._kept: dict[int, tuple[int, int, int]] = {}
         self._columns: tuple[Column, Column, Column] | None = None
         """The same, once they were asked for."""
         self._extended: dict[str, Column] = {}
         self._mixed: dict[int, list[Claim]] = {}  # slot with GPUs that differ -> what is kept there
 
-    def add(self, slot: int, claim: Claim) -> None:
-        workers, (_, gpus, cpu, memory, _, _, extended, *_) = claim
-        had = self.of(slot)
-        self.slots.add(slot)
-        self._kept[slot] = kept = had[0] + workers * gpus, had[1] + workers * cpu, had[2] + workers * memory
-        for column, now in zip(self._columns or (), kept, strict=False):
-            column[slot] = now
-        for resource, count in extended:
+    def add(self, slot: int, workers: int, request: Request) -> None:
+        had = self._kept.get(slot, _NONE)
+        kept = had[0] + workers * request.gpus, had[1] + workers * request.cpu, had[2] + workers * request.memory
+        self._kept[slot] = kept
+        if self._columns is not None:
+            for column, now in zip(self._columns, kept, strict=True):
+                column[slot] = now
+        for resource, count in request.extended:
             self._extended.setdefault(resource, np.zeros_like(self.gpu))[slot] += workers * count
-        if gpus and slot in self._table.gpus.mixed:
-            self._mixed.setdefault(slot, []).append(claim)
+        if request.gpus and slot in self._table.gpus.mixed:
+            self._mixed.setdefault(slot, []).append(Claim(workers, request))
+
+    @property
+    def slots(self) -> KeysView[int]:
+        """Where something is kept."""
+        return self._kept.keys()
 
     def of(self, slot: int) -> tuple[int, int, int]:
         """GPUs, cores and memory that are kept there."""

@@ -67,6 +67,8 @@ class QueueState(Account):
     one comes or changes."""
     is_guaranteed: bool = False
     """It or a queue above has a guarantee."""
+    is_limited: bool = False
+    """It or a queue above has a limit, of whatever."""
     weight: int = 1
     preemption: Preemption = NO_PREEMPTION
     las: bool = False
@@ -155,7 +157,7 @@ class QueueState(Account):
 
     def could_hold(self, request: Request) -> bool:
         """Within the limits if nothing else ran."""
-        return all(
+        return not self.is_limited or all(
             limit is None or want <= limit
             for one in self.limited(request.filter.type)
             for limit, want in zip(one.limit, request.totals, strict=True)
@@ -163,6 +165,8 @@ class QueueState(Account):
 
     def limited(self, gpu_type: str) -> list[Account]:
         """Those of `accounts` that have a limit."""
+        if not self.is_limited:
+            return []
         found: list[Account] = [one for one in self.path if one.limit != NOT_NAMED]
         if gpu_type:
             typed = [one.typed[gpu_type] for one in self.path if gpu_type in one.typed]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from stoker.spec.queue import NO_RESOURCES, Discipline, Queue, QueueResources
+from stoker.spec.queue import NO_RESOURCES, NOT_NAMED, Discipline, Queue, QueueResources
 from stoker.spec.queue_tree import links
 
 from .changes import Changes
@@ -77,6 +77,7 @@ class QueueTree:
             if value != getattr(known, field):
                 journal.set(known, field, value)
                 changes.shift()
+        concerned = list(known.subtree()) if has_limit != had_limit else []
         (former, had), (parent, has) = (
             (None, None) if one is None else (one.spec.parent, one.spec.guarantee) for one in (old, queue)
         )
@@ -86,9 +87,13 @@ class QueueTree:
             for one in moved:
                 changes.free_queue(one.name)
             unclaimed |= dict.fromkeys(moved)
+            concerned += moved
             refiled |= {one: None for one, turned in moved.items() if turned}
         elif has_limit.of_types != had_limit.of_types:
             self._set_types(known, {name: one.guarantee[0] for name, one in known.typed.items()})
+        for one in concerned:
+            accounts = (account for above in one.path for account in (above, *above.typed.values()))
+            journal.set(one, "is_limited", any(account.limit != NOT_NAMED for account in accounts))
         return QueueChange(unclaimed, refiled)
 
     def _move(self, name: str, former: str | None, parent: str | None) -> dict[QueueState, bool]:

@@ -10,7 +10,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -22,7 +22,6 @@ from stoker.spec.meta import Key
 from .budget import Cost, cost_of, in_budget, may_cost_s
 from .entries import Entry, Lane, Order, Reservation
 from .gpu_choice import choices
-from .gpu_groups import Claim
 from .place import Keep, Reserved, Spread, Wanted, capacity, fits_one, place, reserve
 from .queue_state import QueueState
 from .request import NOTHING, Request, Totals
@@ -56,11 +55,12 @@ class Kept:
 
     def add(self, one: Reservation) -> None:
         if one.spread:
-            self.nodes = self.nodes or Keep(self._table)
+            if self.nodes is None:
+                self.nodes = Keep(self._table)
             for slot, workers in one.spread:
-                self.nodes.add(slot, Claim(workers, one.request))
+                self.nodes.add(slot, workers, one.request)
         self.count += 1
-        for account in one.lane.queue.limited(one.request.filter.type):
+        for account in one.lane.queue.limited(one.request.filter.type) if one.lane.queue.is_limited else ():
             self.queues[account.name] = self.queues.get(account.name, NOTHING).plus(one.request.totals)
 
     def leave_room(self, lane: Lane, request: Request, spread: Spread) -> Spread | None:
@@ -81,7 +81,7 @@ class Reservations:
         self._state, self._now = state, now
         self._kept = Kept(state)
         self.gangs = 0
-        self.limited: Counter[str] = Counter()
+        self.limited: dict[str, int] = defaultdict(int)
         """Queue -> those that keep its limit only."""
         self.holds_back = False
         """Some job that there is room for."""
@@ -100,10 +100,12 @@ class Reservations:
 
     def add(self, order: Order, lane: Lane) -> None:
         queue = lane.queue
-        could = [one for one in choices(self._state, queue, lane.request) if queue.could_hold(one)]
-        if not could:
-            return
-        within = [one for one in could if queue.has_room(one)]
+        could = within = choices(self._state, queue, lane.request)
+        if queue.is_limited:
+            could = tuple([one for one in could if queue.could_hold(one)])
+            if not could:
+                return
+            within = tuple([one for one in could if queue.has_room(one)])
         if within:
             one = self._choose(order, lane, within) if self.gangs < MAX_RESERVATIONS else None
             if one is None:
@@ -119,7 +121,8 @@ class Reservations:
             self._is_as_before = self._before.get(order[2]) == at and one.keeps_as(self._state.plan[at])
         self._is_steady = self._is_steady and one.settled and len(could) == 1 and not one.request.near.required
         self._kept.add(one)
-        self._latest = max(self._latest or order[1:], order[1:])
+        if self._latest is None or self._latest < order[1:]:
+            self._latest = order[1:]
         self.plan.append(one)
         for name in one.nodes:
             self._state.changes.keep_node(name)
@@ -197,7 +200,7 @@ class Reservations:
         if at is None or state.changes.filled_nodes:
             return None
         last, table = state.plan[at], state.nodes
-        if not last.settled or last.lane is not lane or [last.request] != list(requests):
+        if not last.settled or last.lane is not lane or len(requests) > 1 or last.request != requests[0]:
             return None
         if last.nodes != stay:
             return None
@@ -286,8 +289,8 @@ def idle_for(
     for one in plan:
         slots = [slot for slot, _ in one.spread if slot not in counted_on]
         counted_on.update(slots)
-        idle = sum([max(int(free[slot]), 0) for slot in slots])
-        if [True for queue in one.lane.queue.path if queue.limit[0] is not None]:
+        idle = sum([max(free.item(slot), 0) for slot in slots])
+        if one.lane.queue.is_limited and any(queue.limit[0] is not None for queue in one.lane.queue.path):
             idle = max(idle, min(one.lane.request.totals.gpus, room_in(one.lane.queue)[0]))
         elif not one.spread:
             idle = one.lane.request.totals.gpus  # what is short of the queue's limit is cores or memory

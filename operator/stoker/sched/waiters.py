@@ -255,7 +255,7 @@ def room_in(queue: QueueState, kept: Mapping[str, Totals] = NONE_KEPT) -> Needs:
     """What is left of the queue's limit and of those above, to compare a job's needs with. `kept`: account → what is
     spoken for."""
     left: Needs = (2**62, 2**62, 2**62)
-    for one in queue.path:
+    for one in queue.path if queue.is_limited else ():
         if one.limit != NOT_NAMED:
             room = (
                 there if limit is None else limit - used - keep

@@ -133,9 +133,8 @@ class Reserving:
 def woken(state: SchedulerState, freed: FreedNodes, reservations: Reservations) -> Iterator[tuple[str, Stream]]:
     """(queue, lanes of it that there is room for on the nodes, or that the queue's limit got room for)."""
     for kind, queues in state.lanes.waiters.for_nodes.items():
-        some, everywhere = freed.rows(kind)
         for name, index in queues.items():
-            rows = everywhere if name in freed.held else some
+            rows = freed.rows(kind, name)
             if index.some_within(rows.at_first):
                 yield name, ForNodes(index, kind, state.queues[name], rows, reservations)
     tops = [state.queues[name] for name in freed.queues if name in state.queues]
@@ -164,8 +163,7 @@ def _may_be_held_back(state: SchedulerState) -> Iterator[Lane]:
     freed, waiters = FreedNodes(state, Look(freed=True, kept=True)), state.lanes.waiters
     within: list[tuple[LaneIndex, list[Needs]]] = []
     for kind, queues in waiters.for_nodes.items():
-        some, everywhere = (rows.beside() for rows in freed.rows(kind))
-        within += [(index, everywhere if name in freed.held else some) for name, index in queues.items()]
+        within += [(index, freed.rows(kind, name).beside()) for name, index in queues.items()]
     limited = ((name, waiters.for_limit[name]) for name in freed.held if name in waiters.for_limit)
     within += [(index, [room_in(state.queues[name])]) for name, index in limited]
 
