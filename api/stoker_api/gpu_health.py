@@ -20,7 +20,7 @@ from stoker.spec.names import BURN_IN
 from stoker.spec.node import GPUNode
 from stoker.spec.pod import Pod
 from stoker.spec.reports import GpusReport
-from stoker.spec.rest import BurnInState, ExporterState, NodeBurnIn
+from stoker.spec.rest_nodes import BurnInState, ExporterState, NodeBurnIn
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store

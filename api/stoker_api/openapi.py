@@ -19,16 +19,8 @@ from pydantic.json_schema import models_json_schema
 
 from stoker.spec.code import CodeManifest
 from stoker.spec.reports import GpuEventsReport, GpusReport, OwnersQuery, ProgressReport, ReceiptsReport, WorkerReport
-from stoker.spec.rest import (
-    FileTicketRequest,
-    NodeCordon,
-    NodeUncordon,
-    ProblemDocument,
-    QueuePut,
-    RuntimePut,
-    SecretPut,
-    TicketExchange,
-)
+from stoker.spec.rest import FileTicketRequest, ProblemDocument, QueuePut, RuntimePut, SecretPut, TicketExchange
+from stoker.spec.rest_nodes import NodeCordon, NodeUncordon
 from stoker.spec.usage import GpuReceipt
 from stoker_api.routes import api_routes
 

@@ -15,7 +15,8 @@ from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.reasons import Explanation, Reason
-from stoker.spec.rest import NodeUsage, QueueUsage
+from stoker.spec.rest import QueueUsage
+from stoker.spec.rest_nodes import NodeUsage
 from stoker.why.explain import explain, never_fits
 from stoker.why.preemption_risk import warnings_at_submit
 from stoker.worker_sizes import WorkerSizes

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from stoker.spec.job import JOBS
-from stoker.spec.rest import JobList, NodeList, ProblemDocument, QueueList
+from stoker.spec.rest import JobList, ProblemDocument, QueueList
+from stoker.spec.rest_nodes import NodeList
 from stoker.store.cache import WatchCache
 from stoker.store.port import Conflict
 from stoker_api.app import bare_app

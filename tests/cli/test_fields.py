@@ -21,12 +21,12 @@ from stoker.spec.rest import (
     JobCurves,
     JobUsageReport,
     MetricCurve,
-    NodeWithUsage,
     ProjectSecret,
     QueueWithUsage,
     UsageReport,
     UsageRow,
 )
+from stoker.spec.rest_nodes import NodeWithUsage
 from stoker.spec.runtime import TrainingRuntime
 from stoker.spec.usage import JobUsage
 

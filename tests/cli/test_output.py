@@ -19,7 +19,8 @@ from stoker.cli.output import Column, one_line, table
 from stoker.cli.usage_text import hint_lines, job_usage_text
 from stoker.spec.meta import StatusModel
 from stoker.spec.reasons import Explanation
-from stoker.spec.rest import JobUsageReport, NodeWithUsage, QueueWithUsage
+from stoker.spec.rest import JobUsageReport, QueueWithUsage
+from stoker.spec.rest_nodes import NodeWithUsage
 from tests.support.examples import examples
 
 from .test_fields import least

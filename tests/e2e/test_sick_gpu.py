@@ -17,7 +17,7 @@ from stoker.client.client import Client
 from stoker.client.errors import ApiError
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.names import SYSTEM_PROJECT
-from stoker.spec.rest import NodeWithUsage
+from stoker.spec.rest_nodes import NodeWithUsage
 from tests.support.burn_in_torch import TORCH_WITH_A_GPU
 from tests.support.harness import running, until
 from tests.support.nvml_scenario import NoCompiler, Scenario

@@ -22,7 +22,7 @@ from stoker.client.client import Client
 from stoker.spec.gpu_health import GpuBlame, GpuCause, GpuHealth
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.node import Gpu, GPUNodeStatus
-from stoker.spec.rest import BurnInState, NodeBurnIn, NodeList, NodeWithUsage
+from stoker.spec.rest_nodes import BurnInState, NodeBurnIn, NodeList, NodeWithUsage
 from stoker_api.routes import api_routes
 from tests.support.browser import accessibility_faults
 from tests.support.harness import SHOWS_PROGRESS, Server, until

@@ -14,14 +14,7 @@ from stoker.spec.job import ENDED
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import DEFAULT_QUEUE, FINALIZER_IN_USE
 from stoker.spec.queue import QUEUES, Queue, deletion_words, protected
-from stoker.spec.rest import (
-    BeingDeleted,
-    QueueList,
-    QueuePut,
-    QueueWithUsage,
-    RuntimeList,
-    RuntimePut,
-)
+from stoker.spec.rest import BeingDeleted, QueueList, QueuePut, QueueWithUsage, RuntimeList, RuntimePut
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 from stoker_api.access import Caller, access, require
 from stoker_api.bodies import body_of, dump, json_body, json_response

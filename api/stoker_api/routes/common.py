@@ -19,7 +19,8 @@ from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
 from stoker.spec.quantity import new_duration
 from stoker.spec.queue import Queue
-from stoker.spec.rest import NodeUsage, QueueUsage
+from stoker.spec.rest import QueueUsage
+from stoker.spec.rest_nodes import NodeUsage
 from stoker.store.port import NotFound
 from stoker_api.bodies import dump
 from stoker_api.body_parsing import invalid_fields

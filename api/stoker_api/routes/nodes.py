@@ -16,7 +16,7 @@ from stoker.spec.gpu_health import MAX_TEXT, MOST_GPUS, Cleared, Cordon, GPUNode
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
-from stoker.spec.rest import NodeCordon, NodeList, NodeUncordon, NodeUsage, NodeWithUsage
+from stoker.spec.rest_nodes import NodeCordon, NodeList, NodeUncordon, NodeUsage, NodeWithUsage
 from stoker_api.access import Caller, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.body_parsing import parse_body

@@ -79,9 +79,9 @@ _UNMEASURED = {
     "Silent": "its exporter does not report any more",
     "Missing": "no exporter has reported",
 }
-"""By `spec.rest.ExporterState`, the import of which takes longer than all the rest."""
+"""By `spec.rest_nodes.ExporterState`, the import of which takes longer than all the rest."""
 _TESTS = {"Waiting": "waits for a burn-in", "Testing": "is tested by job"}
-"""By `spec.rest.BurnInState`."""
+"""By `spec.rest_nodes.BurnInState`."""
 
 
 def _node_text(

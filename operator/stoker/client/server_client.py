@@ -13,7 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from stoker.spec.names import DEFAULT_PROJECT, SECRET_VALUE
 from stoker.spec.queue import QueueSpec
-from stoker.spec.rest import NodeWithUsage, ProjectSecret, QueueWithUsage, ServerVersion, WhoAmI
+from stoker.spec.rest import ProjectSecret, QueueWithUsage, ServerVersion, WhoAmI
+from stoker.spec.rest_nodes import NodeWithUsage
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 
 from .calls import DEFAULT_TIMEOUT_S, Calls

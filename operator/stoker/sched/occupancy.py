@@ -9,7 +9,8 @@ from operator import sub
 from typing import NamedTuple
 
 from stoker.spec.meta import Key
-from stoker.spec.rest import NodeUsage, QueueUsage
+from stoker.spec.rest import QueueUsage
+from stoker.spec.rest_nodes import NodeUsage
 
 from .queue_state import QueueState
 from .request import NOTHING
