@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,9 +28,7 @@ T = TypeVar("T", bound=Resource)
 
 logger = logging.getLogger(__name__)
 
-_TYPE = re.compile(rb'\{"type":"([A-Z]+)",(?:"object":)?')
-_RECENT = 256
-_LARGE_BYTES = 16 << 10
+_TYPE = re.compile(rb'\{"type":"([A-Z]+)"')
 INITIAL_END = "k8s.io/initial-events-end"
 
 
@@ -73,33 +70,11 @@ class Bookmark:
     initial_end: bool
 
 
-class Recent:
-    """Objects of one view that were decoded last, by their very bytes: what one writes comes twice, as the answer and
-    by the watch. The second takes it out."""
-
-    def __init__(self) -> None:
-        self._views: OrderedDict[bytes, Any] = OrderedDict()
-
-    def decoded(self, raw: bytes, decode: Callable[[], Any]) -> Any:
-        """The view of these bytes. Raises: as `decode`."""
-        view = self._views.pop(raw, None)
-        if view is None:
-            view = decode()
-            if len(raw) <= _LARGE_BYTES:
-                self._views[raw] = view
-                if len(self._views) > _RECENT:
-                    self._views.popitem(last=False)
-        return view
-
-
 class Codec(Generic[T]):
     """One kind's decoder. Cost: 49 µs per pod of 5 KB; standard json 123, typed models 1,204 (tools/bench/kube.py)."""
 
-    def __init__(
-        self, wire: WireKind[T], on_unreadable: OnUnreadable | None = None, recent: Recent | None = None
-    ) -> None:
-        """`recent`: shared by codecs of one view, which decode each other's objects."""
-        self._wire, self._on_unreadable, self._recent = wire, on_unreadable, recent or Recent()
+    def __init__(self, wire: WireKind[T], on_unreadable: OnUnreadable | None = None) -> None:
+        self._wire, self._on_unreadable = wire, on_unreadable
         view = wire.view
         self._page: TypeAdapter[Any] = _adapter(_List, view)
         self._line: TypeAdapter[Any] = _adapter(_Line, view)
@@ -112,8 +87,7 @@ class Codec(Generic[T]):
     def one(self, raw: bytes) -> T:
         """A single object. Raises: Unavailable where it can't be read: an answer that makes no sense to us."""
         try:
-            view = self._recent.decoded(raw.rstrip(), lambda: self._wire.view.model_validate_json(raw))
-            obj = self._converted(view)
+            obj = self._converted(self._wire.view.model_validate_json(raw))
         except ValidationError as error:
             unreadable = self._report_bytes(raw, error)
             raise Unavailable(
@@ -149,8 +123,7 @@ class Codec(Generic[T]):
             return _ERROR.validate_json(raw).object
         change = WatchType(word)
         try:
-            body = raw[match.end() : -1] if match else raw
-            view = self._recent.decoded(body, lambda: self._line.validate_json(raw).object)
+            view = self._line.validate_json(raw).object
             obj = self._converted(view)
         except ValidationError as error:
             return self._unreadable(change, raw, error)

@@ -26,7 +26,7 @@ from stoker.store.port import Conflict, Forbidden, Gone, Invalid, Page, Unavaila
 
 from . import manifests
 from .client import MERGE_PATCH, Call, KubeClient
-from .codec import Codec, OnUnreadable, Recent
+from .codec import Codec, OnUnreadable
 from .errors import OtherObject
 from .fence import Fence
 from .limit import RequestLane
@@ -66,7 +66,6 @@ class KubeStore:
         self._manager, self._page_limit, self._streaming = manager, page_limit, streaming_lists
         self._patience, self._rng = patience or WatchPatience(), rng or random.Random()
         self._codecs: dict[Kind[Any], tuple[WireKind[Any], Codec[Any]]] = {}
-        self._recent: dict[type[Resource], Recent] = {}
 
     async def get(self, kind: Kind[T], key: Key) -> T:
         wire, codec = self._known(kind)
@@ -261,8 +260,7 @@ class KubeStore:
         found = self._codecs.get(kind)
         if found is None:
             wire = wire_of(kind)
-            recent = self._recent.setdefault(wire.view, Recent())
-            found = self._codecs[kind] = (wire, Codec(wire, self._on_unreadable, recent))
+            found = self._codecs[kind] = (wire, Codec(wire, self._on_unreadable))
         return found
 
     def _writable(self, kind: Kind[T]) -> tuple[WireKind[T], Codec[T]]:
