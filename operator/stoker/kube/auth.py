@@ -139,7 +139,6 @@ def _session_settings() -> dict[str, Any]:
         "auto_decompress": False,
         "headers": {"Accept-Encoding": "identity", "User-Agent": "stoker"},
         "raise_for_status": False,
-        "timeout": aiohttp.ClientTimeout(total=None, sock_connect=None),  # each call has its own
     }
 
 
