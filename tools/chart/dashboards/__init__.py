@@ -3,7 +3,8 @@
     model     panels, columns, variables, dashboards: plain data
     queries   the PromQL that panels are made of: selectors, joins that survive restarts and second replicas
     grafana   from the model to Grafana's JSON
-    cluster, gpu, job, queue: one dashboard each; health: Stoker itself, a part of `cluster`
+    cluster, gpu, job, queue: one dashboard each; health: Stoker itself, a part of `cluster`;
+    gpu_holders: which GPUs, and whose, a part of `gpu`; gpu_queries: what both ask
 
 Only panel types that Grafana publishes as components: timeseries, stat, bargauge, table.
 """

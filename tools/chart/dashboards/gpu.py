@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from .cluster import CLUSTER, HELD_DOWN
+from .gpu_holders import OWNERS, WHICH
+from .gpu_queries import HERE, NAME, RECOVERY, UP, UP_STATES, WHERE, XID, XID_AGO, each, gauge
 from .model import (
     BAD_ABOVE_ZERO,
     NOT_TOLD,
@@ -21,39 +23,19 @@ from .model import (
 )
 from .queries import GPU, eq, extreme, increase, most, most_over, of, rate, total
 
-HERE = 'node=~"$node"', 'gpu=~"$gpu"'
-NAME = "{{node}}/{{gpu}}"
-RECOVERY = {
-    0: ("well", "green"),
-    1: ("RESET", "red"),
-    2: ("REBOOT NODE", "red"),
-    3: ("DRAIN P2P", "orange"),
-    4: ("DRAIN, RESET", "orange"),
-}
-FABRIC = {1: ("NOT STARTED", "red"), 2: ("in progress", "orange"), 3: ("completed", "green")}
-_WHERE = {"node": "Node", "gpu": "GPU"}
-_UP = most(GPU, "stoker_gpu_up", *HERE)
+_FABRIC = {1: ("NOT STARTED", "red"), 2: ("in progress", "orange"), 3: ("completed", "green")}
 _UNCORRECTED = eq("type", "uncorrected"), eq("scope", "volatile")
-_XID = "stoker_gpu_xid_last_timestamp_seconds"
-_SEEN = most_over((*GPU, "xid"), _XID, *HERE)
+_SEEN = most_over((*GPU, "xid"), XID, *HERE)
 _LINE = 5
 
 
-def _gauge(metric: str, *matchers: str, of_its: tuple[str, ...] = ()) -> str:
-    return most((*GPU, *of_its), metric, *HERE, *matchers)
-
-
 def _mode(title: str, kind: str, *, on: str, off: str) -> Column:
-    mode = _gauge("stoker_gpu_mode", eq("kind", kind), eq("when", "current"))
+    mode = gauge("stoker_gpu_mode", eq("kind", kind), eq("when", "current"))
     return Column(title, mode, "none", states={1: ("on", on), 0: ("off", off)})
 
 
 def _mean(metric: str, legend: str, *matchers: str) -> Query:
-    return Query(f"avg({_gauge(metric, *matchers)})", legend)
-
-
-def _each(metric: str, *matchers: str, lowest: bool = False) -> Query:
-    return Query(extreme(_gauge(metric, *matchers), metric, *HERE, *matchers, lowest=lowest), NAME)
+    return Query(f"avg({gauge(metric, *matchers)})", legend)
 
 
 def _worst(expr: str) -> str:
@@ -66,8 +48,8 @@ _BANNER: tuple[Panel, ...] = (
         "GPU up",
         "Whether the GPU responds to the driver. A lost one needs a reset or a reboot.",
         "none",
-        Query(f"bottomk(48, {_UP})", NAME),
-        states={1: ("up", "green"), 0: ("LOST", "red")},
+        Query(f"bottomk(48, {UP})", NAME),
+        states=UP_STATES,
         width=12,
         height=_LINE,
     ),
@@ -75,7 +57,7 @@ _BANNER: tuple[Panel, ...] = (
         "Recovery action",
         "What the driver asks for: the best single indicator of a GPU's health (driver 570 and newer).",
         "none",
-        Query(_worst(_gauge("stoker_gpu_recovery_action")), NAME),
+        Query(_worst(gauge("stoker_gpu_recovery_action")), NAME),
         states=RECOVERY,
         none=NOT_TOLD,
         width=12,
@@ -87,7 +69,7 @@ _BANNER: tuple[Panel, ...] = (
         "user's program, not by the GPU.",
         "none",
         Query(
-            _worst(f"count by (cluster, node, gpu) ({_SEEN} > time() - $__range_s) or 0 * {_UP}"),
+            _worst(f"count by (cluster, node, gpu) ({_SEEN} > time() - $__range_s) or 0 * {UP}"),
             NAME,
         ),
         steps=BAD_ABOVE_ZERO,
@@ -118,16 +100,16 @@ _WEAR = (
         "What the vendor asks for before a replacement: banks whose spare rows are used up, rows remapped for "
         "uncorrectable errors, such errors of the chip's own memories (SRAM) in the time range. And ECC, MIG and "
         "persistence mode, whether a change of one waits for a reset, and the GPU in its NVSwitch fabric.",
-        _WHERE,
+        WHERE,
         Column(
             "Banks without spare rows",
-            _gauge("stoker_gpu_remap_banks", eq("left", "none")),
+            gauge("stoker_gpu_remap_banks", eq("left", "none")),
             "none",
             steps=BAD_ABOVE_ZERO,
         ),
         Column(
             "Rows remapped",
-            _gauge("stoker_gpu_remapped_rows", eq("type", "uncorrectable")),
+            gauge("stoker_gpu_remapped_rows", eq("type", "uncorrectable")),
             "none",
             steps=WARN_ABOVE_ZERO,
         ),
@@ -140,7 +122,7 @@ _WEAR = (
         ),
         Column(
             "SRAM threshold",
-            _gauge("stoker_gpu_sram_threshold_exceeded"),
+            gauge("stoker_gpu_sram_threshold_exceeded"),
             "none",
             states={0: ("within", "green"), 1: ("EXCEEDED", "red")},
         ),
@@ -153,7 +135,7 @@ _WEAR = (
             "none",
             states={0: ("none", "green"), 1: ("after a reset", "orange")},
         ),
-        Column("Fabric", _gauge("stoker_gpu_fabric_state"), "none", states=FABRIC),
+        Column("Fabric", gauge("stoker_gpu_fabric_state"), "none", states=_FABRIC),
         none=NOT_TOLD,
         most=200,
         height=7,
@@ -178,7 +160,7 @@ _WORK = (
         "SM activity by GPU",
         "Share of time and SMs with work (Hopper and newer). One below the others is a straggler.",
         "percentunit",
-        _each("stoker_gpu_sm_active_ratio", lowest=True),
+        each("stoker_gpu_sm_active_ratio", lowest=True),
         width=12,
         high=1,
         none=NOT_TOLD,
@@ -199,8 +181,8 @@ _WORK = (
         "Memory",
         "In use, and total.",
         "bytes",
-        _each("stoker_gpu_memory_used_bytes"),
-        Query(f"max({_gauge('stoker_gpu_memory_total_bytes')})", "total", dashed=True),
+        each("stoker_gpu_memory_used_bytes"),
+        Query(f"max({gauge('stoker_gpu_memory_total_bytes')})", "total", dashed=True),
     ),
     series(
         "Time by account",
@@ -221,27 +203,27 @@ _HEAT = (
         "Power",
         "Drawn, and the limit in force.",
         "watt",
-        _each("stoker_gpu_power_watts"),
-        Query(f"max({_gauge('stoker_gpu_power_limit_watts', eq('kind', 'enforced'))})", "limit", dashed=True),
+        each("stoker_gpu_power_watts"),
+        Query(f"max({gauge('stoker_gpu_power_limit_watts', eq('kind', 'enforced'))})", "limit", dashed=True),
     ),
     series(
         "Temperature",
         "Of the GPU itself.",
         "celsius",
-        _each("stoker_gpu_temperature_celsius", eq("sensor", "core")),
+        each("stoker_gpu_temperature_celsius", eq("sensor", "core")),
     ),
     series(
         "Memory temperature",
         "Of the device memory, where reported.",
         "celsius",
-        _each("stoker_gpu_temperature_celsius", eq("sensor", "memory")),
+        each("stoker_gpu_temperature_celsius", eq("sensor", "memory")),
         none=NOT_TOLD,
     ),
     series(
         "Thermal margin",
         "Degrees below the slowdown temperature. At 0 the GPU throttles.",
         "celsius",
-        _each("stoker_gpu_temperature_margin_celsius", lowest=True),
+        each("stoker_gpu_temperature_margin_celsius", lowest=True),
         low=None,
         base="red",
         steps=((5, "orange"), (15, "green")),
@@ -264,14 +246,14 @@ _HEAT = (
         "SM clock",
         "The slowest.",
         "hertz",
-        _each("stoker_gpu_clock_hertz", eq("domain", "sm"), lowest=True),
+        each("stoker_gpu_clock_hertz", eq("domain", "sm"), lowest=True),
         width=12,
     ),
     series(
         "Memory clock",
         "The slowest.",
         "hertz",
-        _each("stoker_gpu_clock_hertz", eq("domain", "memory"), lowest=True),
+        each("stoker_gpu_clock_hertz", eq("domain", "memory"), lowest=True),
         width=12,
     ),
 )
@@ -280,8 +262,8 @@ _STATES = (
     timeline(
         "GPU up, over time",
         "Of the GPUs that were lost at some time, and others up to 20.",
-        Query(extreme(_UP, "stoker_gpu_up", *HERE, lowest=True), NAME),
-        {1: ("up", "green"), 0: ("LOST", "red")},
+        Query(extreme(UP, "stoker_gpu_up", *HERE, lowest=True), NAME),
+        UP_STATES,
         height=7,
     ),
     timeline(
@@ -330,151 +312,8 @@ _LINKS = (
     ),
 )
 
-_SHARE = ("pod_namespace", "pod_name", "pod_uid", "method")
-_OWNER = ("project", "job_name", "attempt", "worker", "queue", "user")
-_HELD = most((*GPU, *_SHARE), "stoker_gpu_allocation_share_ratio", *HERE)
-_PODS = most(("cluster", "pod_uid", *_OWNER), "stoker_job_pod_info")
-_NAMED = f"{_HELD} * on (cluster, pod_uid) group_left ({', '.join(_OWNER)}) {_PODS}"
-_MIG = ("mig_uuid", "profile")
-_KIND = ("model", "driver", "mig", "simulated", "serial", "vbios")
-_INFO = most((*GPU, *_KIND), "stoker_gpu_info", *HERE)
-_WHICH = (
-    table(
-        "GPUs",
-        "Which GPU: state, holder, work, memory, heat, power, clock. Sort by a heading.",
-        {**_WHERE, "project": "Project", "job_name": "Job"},
-        Column("State", _UP, "none", states={1: ("up", "green"), 0: ("LOST", "red")}, look="color-background"),
-        Column("Held", f"sum by (cluster, node, gpu, project, job_name) ({_NAMED})", "percentunit", decimals=0),
-        Column("Busy", _gauge("stoker_gpu_busy_ratio"), "percentunit", look="gauge", base="blue"),
-        Column("SM activity", _gauge("stoker_gpu_sm_active_ratio"), "percentunit", look="gauge", base="blue"),
-        Column(
-            "Memory",
-            f"{_gauge('stoker_gpu_memory_used_bytes')} / {_gauge('stoker_gpu_memory_total_bytes')}",
-            "percentunit",
-            steps=((0.97, "orange"),),
-            look="gauge",
-            base="blue",
-        ),
-        Column("Temperature", _gauge("stoker_gpu_temperature_celsius", eq("sensor", "core")), "celsius"),
-        Column("Power", _gauge("stoker_gpu_power_watts"), "watt", decimals=0),
-        Column("SM clock", _gauge("stoker_gpu_clock_hertz", eq("domain", "sm")), "hertz"),
-        Column(
-            "Held down",
-            most(GPU, "stoker_gpu_throttle_active", *HERE, HELD_DOWN),
-            "none",
-            states={0: ("no", "green"), 1: ("yes", "orange")},
-        ),
-        Column("Action", _gauge("stoker_gpu_recovery_action"), "none", states=RECOVERY),
-        most=200,
-    ),
-)
-
-_OWNERS = (
-    table(
-        "Holders",
-        "Each pod's share. Pods that are not Stoker's workers have no job.",
-        {
-            **_WHERE,
-            "project": "Project",
-            "job_name": "Job",
-            "attempt": "Attempt",
-            "worker": "Worker",
-            "queue": "Queue",
-            "user": "User",
-            "pod_name": "Pod",
-            "method": "Method",
-        },
-        Column(
-            "Share",
-            f"sum by (cluster, node, gpu, pod_name, method, {', '.join(_OWNER)})"
-            f" (({_NAMED}) or on (cluster, node, gpu, pod_uid) {_HELD})",
-            "percentunit",
-            look="gauge",
-            base="blue",
-        ),
-    ),
-    series(
-        "Allocated but idle",
-        "How long an allocated GPU has been idle without a break.",
-        "s",
-        _each("stoker_gpu_idle_seconds"),
-        width=12,
-    ),
-    table(
-        "Processes",
-        "Compute processes where visible, those outside any allocation, and use of unallocated GPUs.",
-        _WHERE,
-        Column("Processes", _gauge("stoker_gpu_processes"), "none"),
-        Column("Without owner", _gauge("stoker_gpu_unowned_processes"), "none", steps=((1, "orange"),)),
-        Column(
-            "Used, not held",
-            _gauge("stoker_gpu_unallocated_use"),
-            "none",
-            states={0: ("no", "green"), 1: ("yes", "orange")},
-        ),
-        width=12,
-    ),
-    table(
-        "XIDs",
-        "XID numbers and the time since the latest of each.",
-        {**_WHERE, "xid": "XID"},
-        Column("Ago", f"time() - {most((*GPU, 'xid'), _XID, *HERE)}", "s", decimals=0),
-        width=12,
-    ),
-    table(
-        "MIG devices",
-        "Memory and SM activity of each. NVML has no power per MIG device.",
-        {**_WHERE, "profile": "Profile"},
-        Column(
-            "Devices",
-            f"count by (cluster, node, gpu, profile) ({_gauge('stoker_mig_info', of_its=_MIG)})",
-            "none",
-        ),
-        Column(
-            "Memory used",
-            total((*GPU, "profile"), _gauge("stoker_mig_memory_used_bytes", of_its=_MIG)),
-            "bytes",
-        ),
-        Column(
-            "SM activity, mean",
-            f"avg by (cluster, node, gpu, profile) ({_gauge('stoker_mig_sm_active_ratio', of_its=_MIG)})",
-            "percentunit",
-            look="gauge",
-            base="blue",
-        ),
-        width=12,
-    ),
-    table(
-        "Hardware",
-        "Model, driver, serial number (of the board that is sent back), and pending resets.",
-        {
-            **_WHERE,
-            "model": "Model",
-            "driver": "Driver",
-            "serial": "Serial number",
-            "vbios": "VBIOS",
-            "mig": "MIG",
-            "simulated": "Simulated",
-        },
-        Column(
-            "Memory",
-            f"{_INFO} * on (cluster, node, gpu) group_left () {_gauge('stoker_gpu_memory_total_bytes')}",
-            "bytes",
-        ),
-        Column(
-            "Rows to remap",
-            f"{_gauge('stoker_gpu_row_remap_pending')}"
-            f" * on (cluster, node, gpu) group_left ({', '.join(_KIND)}) {_INFO}",
-            "none",
-            states={0: ("none", "green"), 1: ("reset needed", "orange")},
-        ),
-        width=24,
-        height=7,
-    ),
-)
-
-_LOST = f"sum by (node, gpu) (1 - {_UP}) > 0"
-_XIDS = f"time() - {most((*GPU, 'xid'), _XID, *HERE)} < 60"
+_LOST = f"sum by (node, gpu) (1 - {UP}) > 0"
+_XIDS = f"{XID_AGO} < 60"
 
 DASHBOARD = Dashboard(
     "stoker-gpu",
@@ -487,12 +326,12 @@ DASHBOARD = Dashboard(
     ),
     (
         Row("Health", (*_BANNER, *_WEAR)),
-        Row("Which GPU", _WHICH),
+        Row("Which GPU", WHICH),
         Row("Work", _WORK),
         Row("Power, heat and clocks", _HEAT),
         Row("States", _STATES),
         Row("Links", _LINKS),
-        Row("Owners", _OWNERS),
+        Row("Owners", OWNERS),
     ),
     (
         Annotation("GPU lost", _LOST, NAME, "red"),
