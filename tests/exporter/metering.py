@@ -11,6 +11,7 @@ from stoker.exporter.owners import Allocation, Holding, Owner
 from stoker.nvml.frames import Frame, GpuReading, MigReading, Process
 
 BEGIN_AT, BEGIN_S = 1_800_000_000.0, 5000.0
+SEVEN = [0, 1, 2, 3, 4, 5, 6, 7]
 WORKING = {"busy_ratio": 1.0, "sm_active_ratio": 0.5, "memory_used_bytes": 8e9, "memory_total_bytes": 80e9}
 
 
@@ -56,3 +57,17 @@ def run(node: NodeMeters, seconds: Sequence[float], values: Mapping[str, float],
     """One frame at each of these seconds, of one GPU whose energy counter rises by `watts`."""
     for s in seconds:
         node.frame(frame(s, reading({**values, "energy_joules_total": 1e6 + watts * s})))
+
+
+def job(node: NodeMeters, name: str = "a") -> Mapping[str, float]:
+    (found,) = [job for job in node.books().jobs if job.owner.job_name == name]
+    return found.values
+
+
+def energy(values: Mapping[str, float]) -> float:
+    """Of all methods."""
+    return sum(joules for name, joules in values.items() if name.startswith("energy_joules_total"))
+
+
+def accounts(node: NodeMeters, uuid: str = "GPU-0") -> Mapping[str, float]:
+    return node.books().accounts[uuid]
