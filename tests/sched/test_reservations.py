@@ -247,7 +247,7 @@ def test_who_was_held_back_by_what_is_kept_of_a_limit_starts_once_the_limit_is_g
 
 
 def test_asking_when_one_node_is_free_changes_no_answer_for_others(sched: SimpleNamespace) -> None:
-    """What ends first on a node is that which did when it was first asked about, whoever asked."""
+    """What a node is expected to free does not depend on which nodes were asked about before."""
 
     def waits(first: list[int]) -> list[float]:
         world = sched.World().feed(sched.queue(), sched.node("n0", 2), sched.node("n1", 2))

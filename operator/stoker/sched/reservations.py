@@ -60,7 +60,7 @@ class Kept:
             for slot, workers in one.spread:
                 self.nodes.add(slot, workers, one.request)
         self.count += 1
-        for account in one.lane.queue.limited(one.request.filter.type) if one.lane.queue.is_limited else ():
+        for account in one.lane.queue.limited(one.request.filter.type):
             self.queues[account.name] = self.queues.get(account.name, NOTHING).plus(one.request.totals)
 
     def leave_room(self, lane: Lane, request: Request, spread: Spread) -> Spread | None:

@@ -265,9 +265,10 @@ def loss_of(entry: Entry) -> tuple[float, float]:
     """Since when (as a timestamp) work would be lost if it was stopped, and the seconds to start again besides."""
     status = entry.job.status
     started_at, progress = status.started_at, status.progress
-    is_held = progress is not None and status.held is not None
-    if started_at is None or is_held:
-        return np.inf, 0.0 if is_held else _LEAST_RESTART_S
+    if status.held is not None:
+        return np.inf, 0.0
+    if started_at is None:
+        return np.inf, _LEAST_RESTART_S
     since, saved = started_at.timestamp(), None if progress is None else progress.checkpoint
     if saved is not None and saved.at is not None and not _loses_checkpoints(status):
         since = max(since, saved.at)

@@ -161,8 +161,7 @@ class SchedulerState:
             self.claims.drop(entry, stays=True)
         self.lanes.drop(entry)
         self.journal.assign(entry, claim=None, pending=False, assumed=placement, gpu_type=gpu_type)
-        if entry.request.up_to:  # or else it asks for as many as before
-            self._size(entry)
+        self._size(entry)
         if not is_held:
             self.holdings.hold((entry,), (placement,))
         self._recount(entry.key)
@@ -186,8 +185,7 @@ class SchedulerState:
         by_type: dict[str, list[Entry]] = {}
         for entry, claim in found:
             self.journal.assign(entry, claim=claim, claim_decided=True, gpu_type=claim.gpu_type)
-            if entry.request.up_to:  # as in `assume`
-                self._size(entry)
+            self._size(entry)
             by_type.setdefault(claim.gpu_type, []).append(entry)
         self.journal.put_all(self.claims.unwritten, dict.fromkeys([entry.key for entry in entries]))
         for some in by_type.values():
