@@ -26,7 +26,7 @@ from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.node import CORDONED, Gpu, GPUNode, GPUNodeStatus, Taint
 from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Container, Pod, PodPhase, PodSpec, PodStatus, Resources
-from stoker.spec.queue import DecayedUsage, Queue, QueueResources, QueueSpec, QueueStatus
+from stoker.spec.queue import DecayedUsage, Discipline, Queue, QueueResources, QueueSpec, QueueStatus
 from stoker.spec.runtime import Toleration, TrainingRuntime, TrainingRuntimeSpec
 from stoker.why.reasons import Reasons
 
@@ -183,7 +183,8 @@ def queue(
     memory: str | None = None,
     projects: tuple[str, ...] | None = None,
     highest: int | None = None,
-    budget: float = 0.25,
+    budget: float | None = 0.25,
+    discipline: Discipline = Discipline.FIFO,
     parent: str | None = None,
     guarantee: int | None = None,
     weight: int = 1,
@@ -202,6 +203,7 @@ def queue(
             projects=projects,
             highest_priority=highest,
             reservation_budget=budget,
+            discipline=discipline,
         ),
         status=QueueStatus(decayed_usage=DecayedUsage(gpus=lately, gpu_types=lately_of or {})),
     )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from stoker.sched import decide
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.job_parts import Stop
+from stoker.spec.queue import Discipline
 from stoker.why.explain import explain
 from tests.support.examples import examples
 
@@ -112,13 +113,22 @@ def test_a_spent_budget_gives_the_nodes_back_and_why_has_the_numbers(sched: Simp
     assert spent in explain(fresh.state, gang, sched.at(crowd.now)).blockers
 
 
-@pytest.mark.parametrize(("budget", "is_kept"), [(0.1, False), (0.2, True)])
+@pytest.mark.parametrize(
+    ("budget", "discipline", "may", "is_kept"),
+    [
+        (0.1, "fifo", "0.222 GPU-hours (reservationBudget 0.1", False),
+        (0.2, "fifo", "", True),
+        (None, "fifo", "0.111 GPU-hours (reservationBudget 0.05", False),
+        (None, "las", "0.0444 GPU-hours (reservationBudget 0.02", False),
+    ],
+)
 def test_why_says_that_keeping_the_whole_cluster_would_cost_more_than_it_may(
-    budget: float, is_kept: bool, sched: SimpleNamespace
+    budget: float | None, discipline: str, may: str, is_kept: bool, sched: SimpleNamespace
 ) -> None:
     """Jobs are taken to run as long again as they have, 600 s at least: in 1000, 800, 600 and 600 s. That the first
     three wait for the last costs 1000 GPU-seconds; by then the gang has waited for 2000 s."""
-    world = sched.World().feed(sched.node("a", 4), sched.queue("large", budget=budget), sched.queue("small"))
+    large = sched.queue("large", budget=budget, discipline=Discipline(discipline))
+    world = sched.World().feed(sched.node("a", 4), large, sched.queue("small"))
     for name, started in (("p", 0), ("q", 200), ("r", 400), ("s", 900)):
         job = sched.job(name, 1, queue="small", on=["a"])
         status = job.status.model_copy(update={"started_at": sched.at(started)})
@@ -131,8 +141,7 @@ def test_why_says_that_keeping_the_whole_cluster_would_cost_more_than_it_may(
     spent = [one.message for one in said.blockers if one.code == "ReservationSpent"]
     assert spent == [
         "no nodes are kept for it: until it starts that could leave GPUs idle for 0.417 GPU-hours, half as much again "
-        "as is expected, and may for 0.222 GPU-hours (reservationBudget 0.1 of queue 'large' x 4 GPUs x 33m20s of "
-        "waiting by then)"
+        f"as is expected, and may for {may} of queue 'large' x 4 GPUs x 33m20s of waiting by then)"
     ] * (not is_kept)
     early = explain(world.state, sched.key("gang"), sched.at(200))
     assert [one.code for one in early.blockers] == ["NoCapacity"], "it would not reserve yet"

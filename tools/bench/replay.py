@@ -253,7 +253,7 @@ def gangs(gpus: int, heavy: bool, seed: int) -> Iterator[Work]:
         yield Work(float(i) if i < 200 else 200 + (i - 200) * 30.0, ran_s, 1)
 
 
-def ordered(name: str, budget: float) -> Order:
+def ordered(name: str, budget: float | None) -> Order:
     spec = QueueSpec.model_validate({"reservationBudget": budget, "discipline": "las" if name == "las" else "fifo"})
     return Order(spec, 1e9 if name in ("skip", "sjf") else AFTER_S)
 
@@ -274,7 +274,7 @@ def main() -> int:
     others.add_argument("shapes", nargs="*", choices=[*kueue.SHAPES, "all"], default="all")
     for command in (replayed, among):
         command.add_argument(
-            "--budget", type=float, nargs="+", default=[0.25], help="reservationBudget, of fifo and las"
+            "--budget", type=float, nargs="+", default=[None], help="reservationBudget, of fifo and las [a queue's own]"
         )
         command.add_argument("--order", nargs="+", choices=["fifo", "las", "skip", "sjf"], default=["fifo"])
     options = parser.parse_args()
@@ -286,6 +286,7 @@ def main() -> int:
     for name in options.order:
         for budget in options.budget if name in ("fifo", "las") else (0.0,):
             order = ordered(name, budget)
+            budget = order.spec.budget
             print(f"{name}" + (f", reservationBudget {budget:g}" if name in ("fifo", "las") else ""), flush=True)
             if options.command == "trace":
                 work = trace(options.path, options.queues == "one")[: options.first]

@@ -64,7 +64,7 @@ class QueueTree:
             journal.set(known, "limit", has_limit.amounts)
             changes.free_queue(name)
             unclaimed[known] = None
-        budget = 0.0 if queue is None else queue.spec.reservation_budget
+        budget = 0.0 if queue is None else queue.spec.budget
         preemption = NO_PREEMPTION if queue is None else queue.spec.preemption
         las = queue is not None and queue.spec.discipline is Discipline.LAS
         if _access(old) != _access(queue) or las != known.las:

@@ -93,9 +93,9 @@ class QueueSpec(SpecModel):
     """Who may submit here. Absent: every project."""
     highest_priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] | None = None
     """The highest priority a job may ask for here. Absent: any."""
-    reservation_budget: float = Field(default=0.05, ge=0, le=100, strict=True)
+    reservation_budget: Annotated[float, Field(ge=0, le=100, strict=True)] | None = None
     """Nodes are kept for a job that waits long until they stood idle for this share of its own GPU-hours of waiting.
-    0: never."""
+    0: never. Absent: 0.05, or 0.02 with discipline las."""
     preemption: Preemption = Preemption()
     discipline: Discipline = Discipline.FIFO
     """The order of its jobs of one priority. fifo: those that have waited longer go first. las: those that have had the
@@ -105,6 +105,13 @@ class QueueSpec(SpecModel):
     ttl_after_finished: Duration | None = None
     """Its jobs that don't say it themselves are deleted, with their logs, this long after they have ended; those that
     have ended already, too. Absent: as the operator is set up."""
+
+    @property
+    def budget(self) -> float:
+        """`reservation_budget`, or its default: las stops running jobs for a gang, so fewer nodes need idle for it."""
+        if self.reservation_budget is not None:
+            return self.reservation_budget
+        return 0.02 if self.discipline is Discipline.LAS else 0.05
 
     @field_validator("parent")
     @classmethod

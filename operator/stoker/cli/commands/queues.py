@@ -78,7 +78,7 @@ _AMOUNTS = ("limit", "guarantee", *_SIZES)
     "--reservation-budget",
     type=click.FloatRange(0, 100),
     help="How much idling it is worth to keep nodes for a job that waits long: GPU-hours per own GPU-hour of waiting. "
-    "0: none are kept. [default: 0.05]",
+    "0: none are kept. [default: 0.05; las: 0.02]",
 )
 @click.option(
     "--preempt",
