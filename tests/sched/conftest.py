@@ -415,6 +415,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
             ),
             *(
                 set(state.changes.filled_nodes),
+                set(state.changes.filled_queues),
                 dict(state.claims.moved),
                 dict(state.claims.ready),
                 (dict(state.claims.given_up._due), list(state.claims.given_up._times)),

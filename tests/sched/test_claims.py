@@ -96,6 +96,60 @@ def test_a_claim_may_count_on_the_victim_of_a_claim_elsewhere(sched: SimpleNames
     assert claims(world.decide(102)) == {}
 
 
+def limited(sched: SimpleNamespace, gpus: int) -> list[Any]:
+    """So many GPUs, all guaranteed to a queue below; what it leaves is lent to another."""
+    return [
+        sched.queue("top", gpus=gpus, guarantee=gpus),
+        sched.queue("own", guarantee=gpus, parent="top"),
+        sched.queue("lent", parent="top"),
+    ]
+
+
+def ended(job: Any) -> Any:
+    return wrote(job, 3, phase=Phase.QUEUED, placement=())
+
+
+def test_a_claim_starts_once_others_have_left_room_in_a_limit_above(sched: SimpleNamespace) -> None:
+    """Its room on the nodes was there all along, and is not where its victims were."""
+    world = sched.World().feed(*limited(sched, 2), *(sched.node(name, n) for name, n in (("a", 1), ("b", 1), ("c", 2))))
+    stopped = [run(sched, name, node, queue="lent") for name, node in (("u", "a"), ("v", "b"))]
+    x = sched.job("x", 2, queue="own")
+    decided = world.feed(*stopped, x).decide(100)
+    assert claims(decided) == {"x": ["u", "v"]}
+    world.feed(wrote(x, claim=decided.claims[0].claim), ended(stopped[0]))
+    assert world.starts(101) == {}
+    world.feed(ended(stopped[1]))
+    assert world.starts(102) == {"x": ["c"]}
+
+
+def test_each_of_several_claims_starts_once_its_own_victims_have_left_a_limit(sched: SimpleNamespace) -> None:
+    nodes = [*(sched.node(f"n{i}", 1) for i in range(4)), *(sched.node(name, 2) for name in "xy")]
+    world = sched.World().feed(*limited(sched, 4), *nodes)
+    stopped = [run(sched, f"u{i}", f"n{i}", queue="lent", since=i) for i in range(4)]
+    both = [sched.job(name, 2, queue="own", queued=n) for n, name in enumerate("xy")]
+    decided = world.feed(*stopped, *both).decide(100)
+    assert claims(decided) == {"x": ["u2", "u3"], "y": ["u0", "u1"]}
+    world.feed(*(wrote(one, claim=change.claim) for one, change in zip(both, decided.claims, strict=True)))
+    world.feed(*map(ended, stopped[2:]))
+    assert world.starts(101).keys() == {"x"}, "y's are still there"
+    world.feed(*map(ended, stopped[:2]))
+    assert world.starts(102).keys() == {"y"}
+
+
+def test_a_claim_that_counted_on_what_anothers_victim_leaves_of_a_limit_is_planned_anew(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(*limited(sched, 4), sched.node("a", 2, cpu=2), sched.node("b", 2, cpu=2))
+    world.feed(sched.node("c", 1), sched.node("d", 2))
+    big = run(sched, "big", "a", gpus=2, queue="lent", since=90)
+    world.feed(big, *(run(sched, name, "b", queue="lent") for name in "uv"))
+    x, y = sched.job("x", queue="own"), sched.job("y", 2, queue="own", queued=1, cpu="8")
+    decided = world.feed(x, y).decide(100)
+    assert claims(decided) == {"x": ["big"], "y": ["u"]}, "y needs the rest of what big leaves of the limit"
+    for one, change in zip((x, y), decided.claims, strict=True):
+        world.feed(wrote(one, claim=change.claim))
+    world.feed(wrote(x.model_copy(update={"spec": x.spec.model_copy(update={"cancel": True})}), 3))
+    assert claims(world.decide(101)) == {"y": ["big"]}
+
+
 @pytest.mark.parametrize("change", [{"suspend": True}, {"cancel": True}])
 def test_a_claim_ends_with_what_it_is_for(change: dict[str, bool], sched: SimpleNamespace) -> None:
     world = preempted(sched)
@@ -115,6 +169,20 @@ def test_victims_that_do_not_end_end_the_claim(sched: SimpleNamespace) -> None:
     world.feed(ended)
     assert claims(world.decide(430)) == {}, "one ended: that is progress"
     assert claims(world.decide(200 + 330)) == {"x": None}
+
+
+def test_a_victim_that_gives_itself_years_to_save_keeps_the_claim_for_an_hour_of_them(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 1), sched.node("b", 1))
+    u, v = run(sched, "u", "a", since=90), run(sched, "v", "b")
+    spec = u.spec.model_copy(update={"checkpoint": u.spec.checkpoint.model_copy(update={"grace": "3650d"})})
+    u = u.model_copy(update={"spec": spec})
+    x = sched.job("x", priority=1)
+    (change,) = world.feed(u, v, x).decide(100).claims
+    assert change.claim is not None and [one.name for one in change.claim.victims] == ["u"]
+    world.feed(wrote(x, claim=change.claim), wrote(u, phase=Phase.STOPPING, intent=Intent.PREEMPT))
+    world.decide(101)
+    assert claims(world.decide(100 + 300 + 3599)) == {}
+    assert claims(world.decide(100 + 300 + 3600)) == {"x": ["v"]}
 
 
 def _end(sched: SimpleNamespace, at: float) -> Any:

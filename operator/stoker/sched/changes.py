@@ -15,6 +15,8 @@ class Changes:
         self.freed_queues: set[str] = set()
         self.filled_nodes: set[str] = set()
         """On which claims may have come to nothing."""
+        self.filled_queues: set[str] = set()
+        """In whose limits, or those of queues above, claims may have come to nothing."""
         self.kept_nodes: set[str] = set()
         """Reservations keep something there, or did when all had been decided on last, and it holds lanes back."""
         self.kept_queues: set[str] = set()
@@ -43,6 +45,10 @@ class Changes:
         self.shift()  # reservations may move to other nodes
         self._journal.add(self.filled_nodes, name)
 
+    def fill_queue(self, name: str) -> None:
+        """A job that others counted on has not left it."""
+        self._journal.add(self.filled_queues, name)
+
     def shift(self) -> None:
         if not self.shifted:
             self._journal.set(self, "shifted", True)
@@ -55,7 +61,7 @@ class Changes:
 
     def settle(self) -> None:
         """Everything changed so far has been decided on."""
-        for name in ("freed_nodes", "freed_queues", "filled_nodes"):
+        for name in ("freed_nodes", "freed_queues", "filled_nodes", "filled_queues"):
             if getattr(self, name):
                 self._journal.set(self, name, set())
         if self.shifted:

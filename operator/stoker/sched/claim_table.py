@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from stoker.spec.job import Claim, Victim
 from stoker.spec.meta import Key
+from stoker.spec.queue import NOT_NAMED
 
 from .changes import Changes
 from .deadlines import Deadlines
@@ -125,8 +126,16 @@ class ClaimTable:
                 journal.drop(self.victims, gone)
                 journal.drop(self.keeps, gone)
                 self._running.note((gone,))
-                for name in self._entries[gone].workers_on if gone in self._entries else ():
-                    self._changes.fill_node(name)  # it stays, and others may have counted on what it would leave
+                if gone in self._entries:
+                    self._stays(self._entries[gone])
+
+    def _stays(self, victim: Entry) -> None:
+        """Others may have counted on what it would leave."""
+        for name in victim.workers_on:
+            self._changes.fill_node(name)
+        for queue in victim.queue.path if victim.workers_on else ():
+            if any(one.limit != NOT_NAMED for one in queue.own(victim.gpu_type)):
+                self._changes.fill_queue(queue.name)
 
     def stays(self, entry: Entry, old: Entry) -> bool:
         """The job has the same claim and place among others as before."""

@@ -7,7 +7,7 @@ follows from objects: the claim in its job's status, the victims' attempts, the 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 from itertools import chain
@@ -20,17 +20,21 @@ from . import gpu_groups
 from .claim_table import PATIENCE, at_the_earliest
 from .columns import Holder
 from .entries import LATEST, Entry, Order
+from .leaving import Leaving
 from .nodes import NodeTable
 from .place import place, placed
 from .request import NOTHING, Request, Totals
 from .reservations import Kept
 from .state import SchedulerState
 
+_MOST_GRACE_S = 3600.0
+"""Of a victim's time to save, which is its owner's choice, no more keeps the claimant from having others stopped."""
+
 
 def ready(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, Request, tuple[Placed, ...]]]:
     """The claims that have become starts, as what and where: their room is there, or other room."""
     _look_at_moved(state)
-    for entry in _touched(state, _hopeful(state), state.changes.freed_queues):
+    for entry in _touched(state, [*_hopeful(state), *_below(state, state.changes.freed_queues)]):
         claim = entry.claim
         if claim is None:
             continue
@@ -113,9 +117,11 @@ def _has_room(entry: Entry, state: SchedulerState, *, all_aside: bool) -> bool:
     if not entry.queue.limited(entry.gpu_type):
         return True
     spared: dict[str, Totals] = {}
+    top = entry.queue.path[-1]
     others = (
         (account, request.totals, len(orders))
         for name, kinds in (state.claims.of.items() if all_aside else ())
+        if state.queues[name].path[-1] is top
         for request, orders in kinds.items()
         for account in state.queues[name].accounts(request.filter.type)
     )
@@ -129,16 +135,24 @@ def end_void(state: SchedulerState) -> dict[Key, int]:
     """End the claims whose room others have taken, or jobs that are no longer stopped. Returns: job → how often that
     has happened to it in a row."""
     found: dict[Key, int] = {}
-    seen = set[str]()
-    while filled := state.changes.filled_nodes - seen:  # the end of one lets its victims stay, on whatever node
-        seen |= filled
-        keys = [key for name in filled for there in state.claims.on.get(name, {}).values() for key in there]
-        for entry in _touched(state, keys, ()):
+    while True:
+        some = len(found)
+        nodes, queues = state.changes.filled_nodes, state.changes.filled_queues
+        keys = [key for name in nodes for there in state.claims.on.get(name, {}).values() for key in there]
+        left: Mapping[str, Totals] | None = None
+        for entry in _touched(state, [*keys, *_below(state, queues)]):
             claim = entry.claim
-            if claim is not None and not _is_possible(state, entry):
-                found[entry.key] = claim.replans + 1
+            if claim is None:
+                continue
+            is_possible = _is_possible(state, entry)
+            if is_possible and entry.queue.limited(entry.gpu_type):
+                left = Leaving(state).queues if left is None else left
+                is_possible = _is_within_limits(entry, left)
+            if not is_possible:
+                found[entry.key], left = claim.replans + 1, None
                 state.end_claim(entry)
-    return found
+        if len(found) == some:  # else some victims stay, on which others may have counted
+            return found
 
 
 def end_late(state: SchedulerState, now: datetime) -> None:
@@ -163,16 +177,19 @@ def given_up_at(state: SchedulerState, claim: Claim) -> datetime:
             grace_s = max(grace_s, parse_duration(entry.job.spec.checkpoint.grace))
         else:
             last = max(last, ended + PATIENCE)
-    return last + timedelta(seconds=grace_s)
+    return last + timedelta(seconds=min(grace_s, _MOST_GRACE_S))
 
 
-def _touched(state: SchedulerState, claims: Iterable[Key], queues: Iterable[str]) -> list[Entry]:
-    """Those claims, and those of the queues, in the order in which they were decided."""
-    if not state.claims.jobs:
-        return []
-    keys = set(claims)
-    keys |= {order[2] for name in queues for orders in state.claims.of.get(name, {}).values() for order in orders}
-    return sorted((state.entries[key] for key in keys), key=_age)
+def _touched(state: SchedulerState, claims: Iterable[Key]) -> list[Entry]:
+    """In the order in which they were decided."""
+    return sorted((state.entries[key] for key in set(claims)), key=_age)
+
+
+def _below(state: SchedulerState, queues: Collection[str]) -> Iterator[Key]:
+    """Claims of these queues and of those below: a limit holds for both."""
+    for name, kinds in state.claims.of.items() if queues else ():
+        if any(one.name in queues for one in state.queues[name].path):
+            yield from (order[2] for orders in kinds.values() for order in orders)
 
 
 def _age(entry: Entry) -> tuple[datetime, Order]:
@@ -185,6 +202,12 @@ def _is_held(state: SchedulerState, victim: Victim) -> bool:
     if entry is None or entry.pending:
         return False
     return entry.attempt == victim.attempt and entry.job.uid == victim.uid
+
+
+def _is_within_limits(entry: Entry, left: Mapping[str, Totals]) -> bool:
+    """Its queue will have room for it once all victims have gone. `left`: account → what they will hold no more."""
+    own = {one.name: left.get(one.name, NOTHING).plus(entry.request.totals, -1) for one in entry.accounts}
+    return entry.queue.has_room(entry.held, {**left, **own})
 
 
 def _is_possible(state: SchedulerState, entry: Entry) -> bool:
