@@ -321,6 +321,53 @@ async def test_what_comes_while_a_start_is_written_starts_beside_it(
     await world.phase("wide", Phase.SUCCEEDED)
 
 
+async def test_a_start_whose_answer_was_lost_is_not_written_again_nor_its_room_given_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repeat of a write that was done meets a conflict. What became of it comes by the watch, however late."""
+    patch_status, apply, advance = world.store.patch_status, world.jobs._apply, world.jobs._advance
+    held: list[Callable[[], None]] = []
+    tried: list[str] = []
+
+    async def lost(kind: Any, key: Key, patch: Any, **options: Any) -> Any:
+        if kind is not JOBS or not patch.get("placement"):
+            return await patch_status(kind, key, patch, **options)
+        tried.append(key.name)
+        await patch_status(kind, key, patch, **options)
+        raise Conflict("the object has been modified")
+
+    def late_apply(old: TrainingJob | None, new: TrainingJob | None) -> None:
+        if held or (new is not None and new.status.placement):
+            held.append(partial(apply, old, new))
+        else:
+            apply(old, new)
+
+    def late_advance(version: str) -> None:
+        if held:
+            held.append(partial(advance, version))
+        else:
+            advance(version)
+
+    await world.node(gpus=1)
+    monkeypatch.setattr(world.store, "patch_status", lost)
+    monkeypatch.setattr(world.jobs, "_apply", late_apply)
+    monkeypatch.setattr(world.jobs, "_advance", late_advance)
+    await world.submit("a", gpus_per_worker=1)
+    await world.until(lambda: held and tried, "its start")
+    passes = world.operator.scheduling.passes
+    for number in range(3):
+        await world.node(gpus=0, name=f"other-{number}")
+        await world.until(lambda: world.operator.scheduling.passes > passes, "a pass")  # noqa: B023
+        passes = world.operator.scheduling.passes
+    assert tried == ["a"]
+    for owner, name, method in ((world.store, "patch_status", patch_status), (world.jobs, "_apply", apply)):
+        monkeypatch.setattr(owner, name, method)
+    monkeypatch.setattr(world.jobs, "_advance", advance)
+    while held:
+        held.pop(0)()
+    await world.phase("a", Phase.SUCCEEDED)
+
+
 async def test_events_tell_the_story(world: World) -> None:
     from stoker.spec.event import EVENTS
 

@@ -5,8 +5,7 @@ placement into status, fenced by resourceVersion), at most `decided_writes.AT_ON
 ahead than that, and less where deciding takes longer than LOOK_S. A changed object wakes the next pass at once, or
 within LOOK_S where many writes are under way or a pass has just ended; nothing polls. Called by `operator.Operator`.
 
-What became of a write is taken into the state by the next pass, on its thread: a start that could not be written is
-taken back.
+What became of a write is taken into the state by the next pass, on its thread.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from stoker.spec.meta import Key
 from stoker.spec.reasons import Code
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock, wait_for
-from stoker.store.port import Store, StoreError
+from stoker.store.port import Store
 
 from .counters import Counters
 from .decided_writes import AT_ONCE, DecidedWrites
@@ -170,22 +169,19 @@ class Scheduling:
         return None if at is None else max(0.0, (at - self._clock.now()).total_seconds())
 
     async def _start(self, start: Start) -> None:
-        """The attempt and its placement into status: from here on the job holds its place."""
+        """The attempt and its placement into status: from here on the job holds its place.
+
+        If the job has changed meanwhile, its next version ends the start that the state assumes: until that has come
+        the write may have been our own, whose answer was lost, and the room is not another's.
+        """
         job = self._jobs.get(start.key)
         if job is None or job.uid != start.uid or job.metadata.resource_version != start.resource_version:
-            self._drop(start)
             return
         new = placed_status(job, start.placement, start.gpu_type, self._clock.now())
-        try:
-            written = await try_write_status(self._store, job, new)
-        except StoreError:
-            self._drop(start)
-            raise
-        if written is Written.CHANGED:
-            self._drop(start)  # it was cancelled, say; the next pass sees the job as it is
-        elif written is Written.REFUSED:
+        written = await try_write_status(self._store, job, new)
+        if written is Written.REFUSED:
             self._leave(job)
-        else:
+        elif written is Written.DONE:
             self.starts += 1
             self._counters.placed()
             self._recorder.record(job, Note("Placed", f"attempt {new.attempt}: {new.message}"))
@@ -200,16 +196,6 @@ class Scheduling:
                 self._waiting.forget(job.key)
 
         self._learned.append(leave)
-        self._woken.set()
-
-    def _drop(self, start: Start) -> None:
-        def drop(state: SchedulerState) -> None:
-            entry = state.entries.get(start.key)
-            # It may have been observed anew meanwhile, and its start decided again.
-            if entry is not None and entry.job.metadata.resource_version == start.resource_version:
-                state.drop_assumption(start.key)
-
-        self._learned.append(drop)
         self._woken.set()
 
     async def _write_claim(self, change: ClaimChange) -> None:
