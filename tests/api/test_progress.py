@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from math import inf
 from typing import Any
 
 import pytest
@@ -251,7 +252,26 @@ async def report(world: Any, job: TrainingJob, pod: Any, newest: dict[str, Any],
         "attempt": 1, "worker": 0, "progress": newest, **change,
     }  # fmt: skip
     headers = {"Authorization": f"Bearer {await world.worker_token(pod)}", "Content-Type": "application/json"}
-    return await world.client.post("/v1/report/progress", headers=headers, content=json.dumps(said))
+    text = json.dumps(said).replace("Infinity", "1e999")  # JSON, unlike the word
+    return await world.client.post("/v1/report/progress", headers=headers, content=text)
+
+
+@pytest.mark.parametrize(
+    "newest",
+    [
+        {"at": inf},
+        {"at": 5.0, "step": 1, "totalSteps": 10**400},
+        {"at": 5.0, "checkpoint": {"step": 1, "at": inf}},
+        {"at": 5.0, "checkpoint": {"step": 2**63}},
+        {"at": 5.0, "summary": {"x": [{"y": -inf}]}},
+    ],
+)
+async def test_numbers_that_no_store_takes_are_refused(world, newest):
+    """An elastic job grows by how far it is."""
+    job = await world.status(await world.job("odd"), phase="Running", attempt=1)
+    answer = await report(world, job, await world.pod(job), newest)
+    assert answer.status_code == 422 and not len(world.services.board)
+    assert (await world.call("GET", "/v1/projects/alpha/jobs/odd")).status_code == 200
 
 
 async def test_a_report_is_seen_and_stored(world):

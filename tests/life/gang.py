@@ -82,11 +82,14 @@ def running(worker: int = 0, **given: Any) -> Pod:
 def container(
     reason: str = "Error", code: int = 1, message: str | ExitRecord = "", started: bool = True
 ) -> dict[str, Any]:
-    """The end of the worker's container."""
-    text = message.model_dump_json(by_alias=True) if isinstance(message, ExitRecord) else message
+    """The end of the worker's container, at the times of its record if it has one."""
+    began, ended, text = ago(20), NOW, message
+    if isinstance(message, ExitRecord):
+        began, ended = (datetime.fromtimestamp(at, UTC) for at in (message.started_at, message.finished_at))
+        text = message.model_dump_json(by_alias=True)
     terminated: dict[str, Any] = {"exitCode": code, "reason": reason, "message": text}
     if started:
-        terminated |= {"startedAt": ago(20).isoformat(), "finishedAt": NOW.isoformat()}
+        terminated |= {"startedAt": began.isoformat(), "finishedAt": ended.isoformat()}
     return {"containerStatuses": [{"name": "worker", "state": {"terminated": terminated}}]}
 
 

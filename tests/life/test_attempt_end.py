@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from stoker.spec.pod import NEVER_STARTED, REJECTED, Pod, PodPhase
 from stoker.spec.reasons import Code
 from stoker.spec.worker import Checkpoint, Progress, RankExit
 
-from .gang import FAILED, NOW, after, container, done, failed, go, job, lost, pod, record, running, status_of
+from .gang import FAILED, NOW, after, ago, container, done, failed, go, job, lost, pod, record, running, status_of
 
 
 def disrupted(reason: str) -> dict[str, Any]:
@@ -76,6 +77,73 @@ def test_what_follows(
 def test_gpu_seconds_add_up_over_attempts() -> None:
     subject = job(workers=2, gpus_per_worker=4, attained_gpu_seconds=100.0)
     assert status_of(go(subject, done(), done(1))).attained_gpu_seconds == pytest.approx(100 + 20 * 8)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"started_at": NOW.timestamp()},
+        {"finished_at": ago(3600).timestamp()},
+        {"started_at": 0.0, "finished_at": 2e11},
+        {"held_s": 3600.0, "failed_at": ago(3590).timestamp()},
+    ],
+    ids=["begun when it ended", "ended when it began", "for ages", "held all the time"],
+)
+def test_what_a_job_says_of_its_own_time_counts_no_further_than_its_kubelet_agrees(said: dict[str, Any]) -> None:
+    """An image of the job's own may stand in for its supervisor; `las` goes by what jobs have had."""
+    began, ended = ago(3600), NOW
+    own = record(1, **({"started_at": began.timestamp(), "finished_at": ended.timestamp()} | said))
+    times = {"startedAt": began.isoformat(), "finishedAt": ended.isoformat()}
+    state = {"exitCode": 1, "reason": "Error", "message": own.model_dump_json(by_alias=True), **times}
+    worker = pod(phase=FAILED, containerStatuses=[{"name": "worker", "state": {"terminated": state}}])
+    status = status_of(go(job(gpus_per_worker=8, since_s=3700), worker))
+    assert status.attained_gpu_seconds == pytest.approx(3600 * 8, abs=60 * 8)
+    assert status.ran_s + status.held_s == pytest.approx(3600, abs=60)
+
+
+NUMBERS = ["1e999", "-1e999", "NaN", "Infinity", "1e308", "-1e308", "1" + "0" * 400, "-9223372036854775809", "-1"]
+FIELDS = [
+    *("startedAt", "finishedAt", "exitCode", "signal", "failedAt", "failedRank", "heldS", "memoryPeakBytes"),
+    *(f"progress.{name}" for name in ("at", "step", "stepAt", "totalSteps", "epoch", "samples")),
+    *("progress.metrics.x", "progress.summary.x", "progress.summary.x.0", "progress.checkpoint.step"),
+    *("progress.checkpoint.at", "progress.held.since", "progress.held.exitCode", "progress.stalled.attempt"),
+]
+WHOLE = {
+    "memoryKilled": True,
+    "progress": {
+        "at": 1.0,
+        "metrics": {"x": 1.0},
+        "summary": {"x": [1]},
+        "checkpoint": {"step": 1, "at": 1.0},
+        "held": {"since": 1.0, "until": 2.0, "exitCode": 1},
+        "stalled": {"attempt": 1, "since": 1.0, "until": 2.0},
+    },
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_an_attempt_ends_whatever_numbers_its_record_holds(field: str) -> None:
+    """Else it would keep its place for ever: the store takes no such status."""
+    for number in NUMBERS:
+        said: Any = json.loads(record(137).model_dump_json(by_alias=True)) | json.loads(json.dumps(WHOLE))
+        *path, last = [int(part) if part.isdigit() else part for part in field.split(".")]
+        part_of = said
+        for part in path:
+            part_of = part_of[part]
+        part_of[last] = "HERE"
+        text = json.dumps(said).replace('"HERE"', number)
+        subject = job(attained_gpu_seconds=1e9, ran_s=1e9, held_s=1e9, gpus_per_worker=64)
+        status = status_of(go(subject, pod(phase=FAILED, **container(code=137, message=text))))
+        assert status.phase in (Phase.QUEUED, Phase.FAILED), number
+        raw = json.dumps(status.model_dump(mode="json", by_alias=True, exclude_none=True), allow_nan=False)
+        assert TrainingJobStatus.model_validate_json(raw) == status, number
+        assert all(-(2**63) <= one < 2**63 for one in integers(json.loads(raw))), number
+
+
+def integers(value: Any) -> list[int]:
+    if isinstance(value, dict | list):
+        return [one for item in (value.values() if isinstance(value, dict) else value) for one in integers(item)]
+    return [value] if isinstance(value, int) else []
 
 
 SAVED = record(75, stop_requested=True)

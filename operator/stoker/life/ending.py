@@ -37,6 +37,9 @@ MAX_BACKOFF_S = 600.0
 SECRET_BACKOFF_S = 120.0
 """The most where a secret is missing: so long after it was set a job starts, at the latest."""
 LONG_ATTEMPT_S = 60.0
+_AGREES_S = 30.0
+"""A supervisor begins so long after its container at most, and its record is written so long before the container's
+end. (A kubelet's times are whole seconds.)"""
 _OURS = frozenset({Intent.PREEMPT, Intent.RESIZE})
 # Ends that say something about the node, not about the job.
 _NODES_FAULT = frozenset({Category.NODE_LOST, Category.REJECTED, Category.DEVICE_UNAVAILABLE})
@@ -65,6 +68,8 @@ class _EndedWorker:
     disrupted: bool = False
     zero_after_stop: bool = False
     memory_killed: bool = False
+    span: tuple[float, float] | None = None
+    """From when to when it ran, as timestamps. None: nothing says."""
 
 
 def end_attempt(
@@ -98,11 +103,12 @@ def end_attempt(
     what = verdict(intent, category)
     if what is Verdict.FAILED and intent is Intent.MAX_DURATION:
         category = Category.MAX_DURATION
-    kept_s = held_s(job, (w.record for w in workers if w.record is not None), now)
+    lasted_s = _lasted_s(job, workers, now)
+    kept_s = min(held_s(job, (w.record for w in workers if w.record is not None), now), lasted_s)
     message = status.message if withdrawn and status.message else _message(job, workers, cause, category)
     if broken:
         message = f"{broken} ({message})"[:1024]
-    ran_s = max(0.0, _lasted_s(job, workers, now) - kept_s)
+    ran_s = lasted_s - kept_s
     claim, counts_as = _resized(job, workers, what, now)
     if broken:
         counts_as = Intent.PREEMPT
@@ -134,7 +140,7 @@ def end_attempt(
         "intent": Intent.NONE,
         "claim": claim,
         "ran_s": round(status.ran_s + ran_s, 3),
-        "attained_gpu_seconds": round(status.attained_gpu_seconds + ran_s * job.gpus, 3),
+        "attained_gpu_seconds": round(status.attained_gpu_seconds + lasted_s * job.gpus, 3),
         "held_s": round(status.held_s + kept_s, 3),
         "queued_at": status.queued_at or job.metadata.creation_timestamp,
         "not_before": None,
@@ -296,7 +302,20 @@ def _read(
         end.disrupted,
         end.zero_after_stop,
         end.memory_killed,
+        _span(pod, end.record),
     )
+
+
+def _span(pod: Pod, record: ExitRecord | None) -> tuple[float, float] | None:
+    """By its record, as far as its kubelet agrees: what a job has had decides who goes first, and a record may be of
+    the job's own making."""
+    if record is None:
+        return None
+    began, ended, terminated = record.started_at, record.finished_at, pod.terminated
+    if terminated is not None and terminated.started_at is not None and terminated.finished_at is not None:
+        since, until = terminated.started_at.timestamp(), terminated.finished_at.timestamp()
+        began, ended = min(max(began, since), since + _AGREES_S), max(min(ended, until + 1.0), until - _AGREES_S)
+    return began, ended
 
 
 def _cause(workers: list[_EndedWorker]) -> _EndedWorker | None:
@@ -356,10 +375,10 @@ def _message(
 
 def _lasted_s(job: TrainingJob, workers: list[_EndedWorker], now: datetime) -> float:
     """Seconds from the first worker's start to the last one's end; without any record, until now."""
-    records = [w.record for w in workers if w.record is not None]
-    if not records:
-        return (now - job.status.started_at).total_seconds() if job.status.started_at else 0.0
-    return max(0.0, max(r.finished_at for r in records) - min(r.started_at for r in records))
+    spans = [w.span for w in workers if w.span is not None]
+    if not spans:
+        return max(0.0, (now - job.status.started_at).total_seconds()) if job.status.started_at else 0.0
+    return max(0.0, max(ended for _, ended in spans) - min(began for began, _ in spans))
 
 
 def _blamed(

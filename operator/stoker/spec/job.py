@@ -315,7 +315,7 @@ class TrainingJobStatus(StatusModel):
     held_s: float = 0.0
     """Seconds held after failures (onFailure.hold), in ended attempts."""
     attained_gpu_seconds: float = 0.0
-    """GPU-seconds had so far: what each ended attempt ran (as ranS) times its GPUs."""
+    """GPU-seconds had so far: how long each ended attempt lasted, a hold after a failure included, times its GPUs."""
     retries: Mapping[Category, int] = {}
     """Ends so far per category since submission or the last retryGeneration."""
     attempts: tuple[AttemptEnd, ...] = ()

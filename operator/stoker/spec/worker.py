@@ -6,11 +6,13 @@ against each other. Files live in the worker's folder; each is written to a temp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, ValidationError
 from pydantic_core import from_json
 
 from .meta import StatusModel
@@ -86,10 +88,38 @@ class Launch(StatusModel):
     report: ReportTarget | None = None
 
 
+def _count(value: int) -> int:
+    """What a job writes of itself comes to its status, and an attempt whose end no store takes would hold its place for
+    ever. Raises: ValueError."""
+    if not -(2**63) <= value < 2**63:
+        raise ValueError("does not fit 64 bits")
+    return value
+
+
+def _plain(value: JsonValue) -> JsonValue:
+    """The same of whatever it holds."""
+    left: list[JsonValue] = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict | list):
+            left += one.values() if isinstance(one, dict) else one
+        elif isinstance(one, float) and not math.isfinite(one):
+            raise ValueError("holds a number that is not finite")
+        elif isinstance(one, int):
+            _count(one)
+    return value
+
+
+_Count = Annotated[int, AfterValidator(_count)]
+_UnixTime = Annotated[float, Field(ge=0, le=MAX_UNIX_S)]
+
+
 class Checkpoint(StatusModel):
     """A saved state that training can go on from."""
 
-    step: int
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    step: _Count
     """The steps it holds."""
     path: str = ""
     """Its folder, as the worker sees it."""
@@ -100,13 +130,13 @@ class Checkpoint(StatusModel):
 class Held(StatusModel):
     """A worker whose command failed is kept for a look inside (onFailure.hold)."""
 
-    worker: int = 0
+    worker: _Count = 0
     """Its number, from 0; the api writes it, of a gang that of the first to fail."""
     since: float = Field(ge=0, le=MAX_UNIX_S)
     """Unix time in seconds."""
     until: float = Field(ge=0, le=MAX_UNIX_S)
     """Unix time in seconds, at the latest."""
-    exit_code: int
+    exit_code: _Count
     """What the command ended with; 128 + n where signal n ended it."""
     message: str = ""
     """One line for people, as in the exit record."""
@@ -115,13 +145,13 @@ class Held(StatusModel):
 class Stalled(StatusModel):
     """Worker 0 makes no progress (stall.after): stacks are being saved, then the gang's ranks are ended."""
 
-    attempt: int
+    attempt: _Count
     """The attempt it is about."""
     since: float = Field(ge=0, le=MAX_UNIX_S)
     """Unix time in seconds of the last change of the step."""
     until: float = Field(ge=0, le=MAX_UNIX_S)
     """Unix time in seconds at which the ranks are ended."""
-    step: int = 0
+    step: _Count = 0
     """Where it stands."""
     message: str = ""
     """One line for people, as in the exit record."""
@@ -130,23 +160,25 @@ class Stalled(StatusModel):
 class Progress(StatusModel):
     """How far the training is. A user's script may write the same file (`$STOKER_PROGRESS_FILE`)."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     at: float
     """Unix time in seconds."""
-    step: int = 0
+    step: _Count = 0
     """Optimizer steps done."""
     step_at: float | None = None
     """Unix time in seconds of the last change of `step`. Absent: not known."""
-    total_steps: int | None = None
+    total_steps: _Count | None = None
     """Absent: not known."""
-    epoch: int | None = None
+    epoch: _Count | None = None
     """Passes over the data done."""
-    samples: int | None = None
+    samples: _Count | None = None
     """Samples seen."""
     metrics: Mapping[str, float] = {}
     """loss, accuracy, samplesPerSecond, learningRate, lossScale, …: the newest of each."""
     checkpoint: Checkpoint | None = None
     """The newest."""
-    summary: Mapping[str, JsonValue] = {}
+    summary: Annotated[Mapping[str, JsonValue], AfterValidator(_plain)] = {}
     """What the end table shows: accuracy, timeToTarget_s, splitDigest, weights, …; filled at the end."""
     stalled: Stalled | None = None
     """The supervisor's: no change of `step` for too long."""
@@ -162,15 +194,17 @@ class RankExit(StatusModel):
 
 
 class ExitRecord(StatusModel):
-    """How a worker ended, in its supervisor's words."""
+    """How a worker ended, in its supervisor's words; or in those of a job whose own image stands in for it."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     version: int = CONTRACT_VERSION
     pod_uid: str
-    started_at: float
-    finished_at: float
+    started_at: _UnixTime
+    finished_at: _UnixTime
     stop_requested: bool
     """The supervisor received SIGTERM before the first rank ended."""
-    exit_code: int
+    exit_code: _Count
     """0 if every rank was done, else the first failure's exit code, 128 + n where signal n ended it."""
     signal: int | None = None
     """The signal that ended the first failing rank, if one did."""
@@ -186,9 +220,9 @@ class ExitRecord(StatusModel):
     """A user's command failed, and its last line names torch's OutOfMemoryError."""
     memory_killed: bool = False
     """Before the first failure the kernel had killed a process of the worker for lack of memory."""
-    memory_peak_bytes: int | None = None
+    memory_peak_bytes: _Count | None = None
     """The most memory that its processes held together. Absent: no control group of its own, or an old kernel."""
-    held_s: float = 0.0
+    held_s: float = Field(default=0.0, ge=0)
     """How long the worker was kept after the failure, before this end."""
     message: str = ""
     """One line for people: the last line of the failing rank's output, or what the supervisor met."""
