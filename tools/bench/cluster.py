@@ -33,7 +33,7 @@ from stoker.kube.limit import RequestLane
 from stoker.kube.store import KubeStore
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.store.clock import SystemClock
-from tests.support.harness import free_port, until
+from tests.support.harness import cpu_s, free_port, rss_mib, until
 from tests.support.testbed import build
 from tests.support.testbed.control_plane import API, ETCD, ControlPlane
 from tools.bench.mimic import encoded
@@ -116,8 +116,7 @@ class Bench:
 
     def rss_mib(self) -> float:
         assert self._operator is not None
-        status = Path(f"/proc/{self._operator.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+        return rss_mib(self._operator.pid)
 
     def sync_s(self) -> float:
         """Seconds until all caches of the operator started last were in, by its own log."""
@@ -128,11 +127,7 @@ class Bench:
         pids = {name: self._plane.parts[name].pid for name in (API, ETCD)}
         if self._operator is not None and self._operator.returncode is None:
             pids["operator"] = self._operator.pid
-        found = {}
-        for name, pid in pids.items():
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            found[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return found
+        return {name: cpu_s(pid) for name, pid in pids.items()}
 
     def check_operator(self) -> None:
         """Raises: RuntimeError with the end of its log where it has exited: what waits for it waits in vain."""

@@ -33,6 +33,7 @@ from pathlib import Path
 
 import grpc
 
+from tests.support.harness import cpu_s
 from tests.support.local_server import LocalServer
 from tests.support.nvml_scenario import Scenario
 from tools.bench.record import record
@@ -255,15 +256,10 @@ def _memory(what: str, pids: dict[str, int]) -> None:
 
 def cpu_shares(pids: Mapping[str, int], seconds: float, port: int) -> dict[str, float]:
     """Of a core, with a scrape every 15 s."""
-    before, began = {name: _cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
+    before, began = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
     _scrape_for(seconds, port)
     took_s = time.monotonic() - began
-    return {name: (_cpu_s(pid) - before[name]) / took_s for name, pid in pids.items()}
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return {name: (cpu_s(pid) - before[name]) / took_s for name, pid in pids.items()}
 
 
 def _scrape_for(seconds: float, port: int) -> None:

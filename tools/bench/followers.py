@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 from stoker_api.tokens import TokenFile
-from tests.support.harness import Server, machine, running, until
+from tests.support.harness import Server, cpu_s, machine, rss_mib, running, until
 from tools.bench.record import record
 
 LOG = "import time\nline = 'x' * 99 + '\\n'\nprint(line * 200_000, end='', flush=True)\n" \
@@ -188,34 +188,24 @@ def quantile(times: list[float], share: float) -> float:
     return times[int(len(times) * share)]
 
 
-def rss_mib(server: Server) -> int:
-    assert server.process is not None
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) >> 10
-
-
-def cpu_s(server: Server) -> float:
-    assert server.process is not None
-    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def measure(server: Server, what: str, kind: str, count: int, job: str, tokens: list[str], rounds: int) -> None:
     """In turns without the load and with it: what the machine's other work costs is then in both."""
+    assert server.process is not None
+    pid = server.process.pid
     phases = Phases(server, tokens, fresh=kind == "half")
-    loads, memory = [], [f"{rss_mib(server)}"]
+    loads, memory = [], [f"{int(rss_mib(pid))}"]
     cpus = {"alone": 0.0, "coming": 0.0, "there": 0.0, "leaving": 0.0}
 
     def phase(name: str, begun: float) -> None:
         phases.end(name)
-        cpus[name] += cpu_s(server) - begun
+        cpus[name] += cpu_s(pid) - begun
 
     for _ in range(rounds):
         phases.begin()
-        begun = cpu_s(server)
+        begun = cpu_s(pid)
         time.sleep(SECONDS)
         phase("alone", begun)
-        begun, began_s = cpu_s(server), time.monotonic()
+        begun, began_s = cpu_s(pid), time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-m", "tools.bench.followers", "--load", kind, str(count), str(server.port), job],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -228,16 +218,16 @@ def measure(server: Server, what: str, kind: str, count: int, job: str, tokens: 
             phases.begin()
             assert process.stdout.readline() == "all there\n"
             phase("coming", begun)
-            there_s, begun = time.monotonic() - began_s, cpu_s(server)
+            there_s, begun = time.monotonic() - began_s, cpu_s(pid)
             time.sleep(SECONDS)
             phase("there", begun)
-            memory.append(f"{rss_mib(server)}")
-            begun = cpu_s(server)
+            memory.append(f"{int(rss_mib(pid))}")
+            begun = cpu_s(pid)
             process.stdin.close()
             loads.append(json.loads(process.stdout.read()) | {"s": there_s})
         time.sleep(3)
         phase("leaving", begun)
-        memory.append(f"{rss_mib(server)}")
+        memory.append(f"{int(rss_mib(pid))}")
     phases.close()
     print(f"{what}: {min(load['accepted'] for load in loads)} accepted after "
           f"{statistics.median(load['s'] for load in loads):.1f} s, {sum(load['mb'] for load in loads)} MB read in "
@@ -248,8 +238,10 @@ def measure(server: Server, what: str, kind: str, count: int, job: str, tokens: 
 
 
 def endless_header(server: Server) -> None:
+    assert server.process is not None
+    pid = server.process.pid
     livez = Prober(server, 0.01, "GET", "/livez")
-    sent, begun, before = 0, time.monotonic(), rss_mib(server)
+    sent, begun, before = 0, time.monotonic(), int(rss_mib(pid))
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
         sock.sendall(HALF_HEAD)
         try:
@@ -261,7 +253,7 @@ def endless_header(server: Server) -> None:
     livez.stop()
     times = sorted(livez.taken()[0])
     print(f"endless header: {sent >> 10} KiB taken in {time.monotonic() - begun:.1f} s; memory {before} MiB, "
-          f"{rss_mib(server)} after; livez p99 {1000 * quantile(times, 0.99):.1f} ms", flush=True)  # fmt: skip
+          f"{int(rss_mib(pid))} after; livez p99 {1000 * quantile(times, 0.99):.1f} ms", flush=True)  # fmt: skip
 
 
 def main(counts: list[int], rounds: int, pin: bool) -> None:

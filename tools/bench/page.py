@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import shutil
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from stoker_api.deps import Deps, caches, running_caches
 from stoker_api.serve import serving
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
+from tests.support.harness import cpu_s
 
 OF_A_USER = 50
 """Pages; one caller may have 100 streams."""
@@ -119,12 +119,6 @@ async def idle(pid: int, what: str) -> str:
     before_s = cpu_s(pid)
     await asyncio.sleep(SETTLE_S)
     return f"{what:30} {100 * (cpu_s(pid) - before_s) / SETTLE_S:6.1f} % of a core"
-
-
-def cpu_s(pid: int) -> float:
-    """Seconds that the process has had of a core."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def measure(count: int, pages: int) -> None:

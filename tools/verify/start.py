@@ -6,7 +6,6 @@ python -m tools.verify.start [--starts 7] [--idle 20]
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -14,7 +13,7 @@ import time
 from pathlib import Path
 
 from stoker.spec.job import Phase
-from tests.support.harness import Server, machine, rss_mib, running, stat_of, until
+from tests.support.harness import Server, cpu_s, machine, rss_mib, running, stat_of, until
 
 
 def starts(folder: Path, count: int) -> list[float]:
@@ -34,9 +33,9 @@ def idle(folder: Path, seconds: float) -> dict[str, tuple[float, float]]:
         client.wait("sleeper", [Phase.RUNNING], 20)
         time.sleep(2)
         pids = _pids(server)
-        before = {name: _cpu_s(pid) for name, pid in pids.items()}
+        before = {name: cpu_s(pid) for name, pid in pids.items()}
         time.sleep(seconds)
-        found = {name: (100 * (_cpu_s(pid) - before[name]) / seconds, rss_mib(pid)) for name, pid in pids.items()}
+        found = {name: (100 * (cpu_s(pid) - before[name]) / seconds, rss_mib(pid)) for name, pid in pids.items()}
         client.cancel("sleeper")
         until(lambda: not server.workers(), "the sleeper's end", 40)
         return found
@@ -47,10 +46,6 @@ def _pids(server: Server) -> dict[str, int]:
     rank = next(p for p in server.workers() if p.rank is not None)
     supervisor = int(stat_of(rank.pid)[1])
     return {"stoker up": server.process.pid, "supervisor": supervisor, "the job's own python": rank.pid}
-
-
-def _cpu_s(pid: int) -> float:
-    return sum(map(int, stat_of(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":
