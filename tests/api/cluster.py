@@ -47,8 +47,6 @@ API = "stoker-api"
 NODE = "node-a"
 GRANTED = "api-test-granted"
 
-ALL_VERBS = ["get", "list", "watch", "create", "update", "patch", "delete"]
-
 
 def _role(name: str, *rules: dict[str, Any]) -> dict[str, Any]:
     return {

@@ -38,14 +38,9 @@ class FakeServer:
     script: deque[Answer] = field(default_factory=deque)
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
-    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def answer(self, *answers: Answer) -> None:
         self.script.extend(answers)
-
-    async def until_asked(self, count: int) -> None:
-        async with asyncio.timeout(10), self._news:
-            await self._news.wait_for(lambda: len(self.asked) >= count)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(
@@ -58,8 +53,6 @@ class FakeServer:
                 asyncio.get_running_loop().time(),
             )
         )
-        async with self._news:
-            self._news.notify_all()
         chosen = self.script[0] if len(self.script) == 1 else self.script.popleft()
         return await chosen(request)
 

@@ -212,9 +212,6 @@ class Scenario:
     def clear_faults(self) -> None:
         self._rest = [line for line in self._rest if not line.startswith("fault")]
 
-    def clear_latencies(self) -> None:
-        self._rest = [line for line in self._rest if not line.startswith("latency")]
-
     def write(self) -> Scenario:
         """Replaces the file as a whole."""
         lines = [f"driver\tversion={self.driver}\tcuda={self.cuda}\tsample_s={self.sample_s}"]

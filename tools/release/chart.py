@@ -47,14 +47,6 @@ def package(version: str, folder: Path, root: Path = source.ROOT, epoch: int | N
     return folder / f"{NAME}-{versions.semver(wanted)}.tgz"
 
 
-def package_file(folder: Path) -> Path:
-    """Raises: Refused where there is not exactly one."""
-    found = list(folder.glob("*.tgz"))
-    if len(found) != 1:
-        raise Refused(f"{len(found)} charts in {folder} instead of one: make the release anew (`make release`)")
-    return found[0]
-
-
 def metadata(packed: Path) -> dict[str, Any]:
     """Its Chart.yaml."""
     found: dict[str, Any] = yaml.safe_load(_member(packed, "Chart.yaml"))

@@ -33,7 +33,6 @@ class Watch:
     most_gpus: int = 0
     most_by_queue: dict[str, int] = field(default_factory=dict)
     doubled: list[str] = field(default_factory=list)
-    half_gangs: int = 0
     samples: int = 0
     _over: threading.Event = field(default_factory=threading.Event)
 

@@ -23,7 +23,7 @@ def curve_json(curve: Curve) -> bytes:
 
 
 def sample_json(sample: Sample) -> bytes:
-    """`MetricSample`."""
+    """What `event: sample` of a job's metrics carries: the metrics reported at one moment."""
     return as_json(
         {"attempt": sample.attempt, "step": sample.step, "at": round(sample.at, 3), "values": dict(sample.values)}
     )

@@ -21,7 +21,6 @@ GPU_LOST = frozenset({15, 16, 28})
 """GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND."""
 DRIVER_LOST = frozenset({1, 9, 12, 18})
 """UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH."""
-RM_MISMATCH = 18
 
 _NAMES = {
     getattr(pynvml, name): name.removeprefix("NVML_ERROR_") for name in dir(pynvml) if name.startswith("NVML_ERROR_")

@@ -16,11 +16,11 @@ import pynvml
 from .calls import ABSENT, NOTHING_NEW, CallErrors
 from .device import Device
 from .frames import GpuEvent
+from .processes import NO_INSTANCE
 
 _XID = 0x8  # nvmlEventTypeXidCriticalError
 _TIMEOUT = 10
 WAIT_MS = 1000
-_NO_INSTANCE = 0xFFFFFFFF
 
 
 class Xids:
@@ -74,7 +74,7 @@ class Xids:
         uuid, index = self._by_handle.get(_address(event.device), ("", -1))
         if event.eventType != _XID:
             return
-        where = "" if event.gpuInstanceId == _NO_INSTANCE else f"GPU instance {event.gpuInstanceId}"
+        where = "" if event.gpuInstanceId == NO_INSTANCE else f"GPU instance {event.gpuInstanceId}"
         self._say(GpuEvent(time.time(), uuid, index, "xid", int(event.eventData), where))
 
     def _count(self, call: str, error: Any) -> None:

@@ -299,16 +299,6 @@ class MetricCurve(StatusModel):
     """Of the metric."""
 
 
-class MetricSample(StatusModel):
-    """What `event: sample` of a job's metrics carries: the metrics reported at one moment."""
-
-    attempt: int
-    step: int
-    at: float
-    """Unix seconds."""
-    values: Mapping[str, float]
-
-
 class MetricColumns(TypedDict):
     """Points of curves as columns of the same length."""
 

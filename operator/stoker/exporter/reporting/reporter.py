@@ -51,7 +51,6 @@ class Stats:
     receipts: dict[str, int]
     events: dict[str, int]
     waiting_receipts: int
-    waiting_events: int
 
 
 class UsageReporter:
@@ -156,7 +155,7 @@ class UsageReporter:
         with self._changed:
             receipts = {**self._counts["receipts"], "dropped": self._receipts.dropped}
             events = {**self._counts["events"], "dropped": self._events.dropped}
-            return Stats(receipts, events, len(self._receipts), len(self._events))
+            return Stats(receipts, events, len(self._receipts))
 
     # --- on the thread
 
