@@ -129,7 +129,7 @@ def parse_body(model: type[M], body: bytes) -> M:
         raise invalid_fields(error, root=model, data=data) from None
 
 
-def invalid_fields(error: ValidationError, *, root: type[BaseModel] | None = None, data: Any = None) -> Problem:
+def invalid_fields(error: ValidationError, *, root: type[BaseModel], data: Any = None) -> Problem:
     """422 for what pydantic found; `root` (the model) and `data` (the input) serve the suggestions."""
     # Pydantic calls a bad key of a mapping (…, key, "[key]").
     faults = [

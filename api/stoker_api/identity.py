@@ -115,16 +115,14 @@ class Identity(Protocol):
         ...
 
 
-async def seen_by(
-    identity: Identity, principal: Principal, projects: Iterable[str], right: Right = LIST_JOBS
-) -> Callable[[str], bool]:
-    """Which projects the caller has the right in: all at one question, else those of `projects` asked one by one.
+async def seen_by(identity: Identity, principal: Principal, projects: Iterable[str]) -> Callable[[str], bool]:
+    """In which projects the caller may list jobs: all at one question, else those of `projects` asked one by one.
 
     Raises: IdentityUnavailable.
     """
-    if await identity.may(principal, right):
+    if await identity.may(principal, LIST_JOBS):
         return lambda _: True
     asked = sorted(set(projects))
-    answers = await asyncio.gather(*(identity.may(principal, right, project) for project in asked))
+    answers = await asyncio.gather(*(identity.may(principal, LIST_JOBS, project) for project in asked))
     seen = {project for project, yes in zip(asked, answers, strict=True) if yes}
     return seen.__contains__

@@ -102,10 +102,10 @@ def _pattern(piece: torch.Tensor, number: int, *, invert: bool) -> torch.Tensor:
     return piece.bitwise_not_() if invert else piece
 
 
-def copy_gb_s(device: torch.device, size_bytes: int = _COPY_BYTES) -> dict[str, float]:
+def copy_gb_s(device: torch.device) -> dict[str, float]:
     """GB/s to the device from the host, and back."""
-    host = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    there = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+    host = torch.empty(_COPY_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    there = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=device)
     return {"to": best_gb_s(there, host), "from": best_gb_s(host, there)}
 
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import stat
 
-BUFFER_BYTES = 8 << 20
+_BUFFER_BYTES = 8 << 20
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 
 
 class Mirror:
-    def __init__(self, fd: int, buffer_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._limit = buffer_bytes
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._skipping = False
@@ -56,7 +55,7 @@ class Mirror:
             data = data[self._take(data) :]
         if not data or self._closed:
             return
-        if self._waiting_bytes + len(data) > self._limit:
+        if self._waiting_bytes + len(data) > _BUFFER_BYTES:
             self._skipping = True
             self._complain("it is not read as fast as the worker prints")
             return

@@ -201,7 +201,7 @@ class Supervisor:
             except CannotFork as error:
                 self._log.say(str(error))
                 self._ending.rank_ended(local_rank, error.exit_code, None, str(error))
-                self._end_others(time.monotonic(), FAILURE_GRACE_S)
+                self._end_others()
             else:
                 self._live[pid] = local_rank
                 self._childless = False
@@ -246,12 +246,12 @@ class Supervisor:
             elif code == STOPPED:  # stopped by its gang, not by us: its neighbours are saving, leave them be
                 self._kill_at = time.monotonic() + self._launch.grace_s
             else:
-                self._end_others(time.monotonic(), FAILURE_GRACE_S)
+                self._end_others()
 
-    def _end_others(self, now: float, grace_s: float) -> None:
+    def _end_others(self) -> None:
+        self._kill_at = time.monotonic() + FAILURE_GRACE_S
         for pid in self._live:
             send_group(pid, _signal.SIGTERM)
-        self._kill_at = now + grace_s
 
     def _begin_stop(self, now: float) -> None:
         """The first stop request counts; later ones change nothing."""

@@ -27,12 +27,12 @@ def _of(pick: Any) -> Any:
     return lambda numbers: number(pick(numbers)) if numbers else DASH
 
 
-def sparkline(steps: Sequence[int], numbers: Sequence[float], width: int = WIDTH) -> str:
-    """The curve over its steps, in `width` characters at most; of the values in one character the newest counts."""
+def sparkline(steps: Sequence[int], numbers: Sequence[float]) -> str:
+    """The curve over its steps, in WIDTH characters at most; of the values in one character the newest counts."""
     if not numbers:
         return ""
     first, last = min(steps), max(steps)
-    width = min(width, len(numbers))
+    width = min(WIDTH, len(numbers))
     newest: list[float | None] = [None] * width
     for place, (step, value) in enumerate(zip(steps, numbers, strict=True)):
         share = (step - first) / (last - first) if last > first else place / len(numbers)

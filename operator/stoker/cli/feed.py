@@ -34,10 +34,9 @@ class FeedItem:
 class Feed:
     """Iterates over all streams until each has ended; `close` (or leaving the `with`) ends them all."""
 
-    def __init__(self, client: Client | None = None, project: str | None = None) -> None:
+    def __init__(self, client: Client | None = None) -> None:
         """`client`: None where only `follow` is called."""
         self._client = client
-        self._project = project
         self._items: queue.Queue[FeedItem] = queue.Queue(maxsize=64)
         self._followings: list[Following[Any]] = []
         self._threads: list[threading.Thread] = []
@@ -53,11 +52,11 @@ class Feed:
 
     def follow_events(self, job: str) -> None:
         assert self._client is not None
-        self._start(job, False, self._client.events(job, project=self._project))
+        self._start(job, False, self._client.events(job))
 
-    def follow_logs(self, job: str, worker: int, *, attempt: int | None = None, tail: int | None = None) -> None:
+    def follow_logs(self, job: str, worker: int, *, tail: int | None) -> None:
         assert self._client is not None
-        self.follow(job, self._client.logs(job, worker=worker, attempt=attempt, tail=tail, project=self._project))
+        self.follow(job, self._client.logs(job, worker=worker, tail=tail))
 
     def follow(self, job: str, log: Following[LogChunk]) -> None:
         self._start(job, True, log)

@@ -25,7 +25,7 @@ MOST_LOGS = 8
 LOG_SILENCE_S = 10.0
 
 
-def track(client: Client, job: TrainingJob, *, project: str | None = None, tail: int | None = None) -> int:
+def track(client: Client, job: TrainingJob, *, tail: int | None = None) -> int:
     """Follow `job` to its end; the exit code to leave with.
 
     A command's output goes to standard output as it comes and Stoker's own words to standard error; a recipe's progress
@@ -37,7 +37,7 @@ def track(client: Client, job: TrainingJob, *, project: str | None = None, tail:
     ended = False
     last = job
     try:
-        with Feed(client, project) as feed, open_board(sys.stderr if prints else None) as board:
+        with Feed(client) as feed, open_board(sys.stderr if prints else None) as board:
             feed.follow_events(name)
             while feed.open:
                 item = feed.get(LOG_SILENCE_S if ended else None)
@@ -63,7 +63,7 @@ def track(client: Client, job: TrainingJob, *, project: str | None = None, tail:
         )
         return EXIT_DETACHED
     if last.status.phase not in ENDED:
-        last = client.get(name, project=project)
+        last = client.get(name)
     _say_end(last)
     _say_output(client, last)
     return exit_code(last)

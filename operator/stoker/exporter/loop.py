@@ -59,17 +59,12 @@ class PollLoop:
         push: Pushes | None = None,
         reports: Reports | None = None,
         parts: Callable[[], Mapping[str, float]] = dict,
-        pods_of: Callable[[Iterable[int]], Mapping[int, str]] = pods_of,
     ) -> None:
-        """parts: What the other parts count of themselves, as `catalogue.EXPORTER`. polls: False without hardware.
-
-        pods_of: Pids → uids of their pods.
-        """
+        """parts: What the other parts count of themselves, as `catalogue.EXPORTER`. polls: False without hardware."""
         self._meters, self._page, self._writer = meters, page, writer
         self._clock, self._interval_s = clock, interval_s
         self._tracks, self._polls = tracks_allocation, polls
         self._push, self._reports, self._parts = push, reports, parts
-        self._pods_of = pods_of
         self._readings = GpuReadings()
         self._inbox: queue.SimpleQueue[Message | Allocation | None] = queue.SimpleQueue()
         self._allocation: Allocation | None = None
@@ -139,7 +134,7 @@ class PollLoop:
             self._trouble = ""
         shared = [one for one in frame.gpus if one.processes and self._meters.is_shared(one.uuid)]
         pids = [process.pid for one in shared for process in one.processes or ()]
-        self._meters.frame(frame, self._pods_of(pids))
+        self._meters.frame(frame, pods_of(pids))
         self.gpus = frame.gpus
         if not self._page.ready:
             self._kept_s = float("-inf")  # the books begin now

@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from stoker.client.errors import BadInput
@@ -29,10 +29,10 @@ _Facts = tuple[int, int, int, int]
 class Hashes:
     """The hashes of one folder's files. `save` writes what was learned."""
 
-    def __init__(self, folder: str, *, env: Mapping[str, str] = os.environ, clock: Callable[[], int] = time.time_ns):
+    def __init__(self, folder: str, *, clock: Callable[[], int] = time.time_ns):
         self._folder = folder
         self._clock = clock
-        cache = _cache_folder(env)
+        cache = _cache_folder()
         name = f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"
         self._file = cache / name if cache is not None else None
         self._known: dict[str, tuple[_Facts, str]] = _load(self._file)
@@ -96,8 +96,8 @@ def _hash(path: str) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
-def _cache_folder(env: Mapping[str, str]) -> Path | None:
-    given = env.get("XDG_CACHE_HOME", "")
+def _cache_folder() -> Path | None:
+    given = os.environ.get("XDG_CACHE_HOME", "")
     try:
         base = Path(given) if given.startswith("/") else Path.home() / ".cache"
     except RuntimeError:  # a user without a home

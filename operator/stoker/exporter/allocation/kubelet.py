@@ -50,14 +50,11 @@ class KubeletAllocation:
         gpus: Callable[[], Sequence[GpuReading]],
         jobs: PodJobs,
         *,
-        resources: Sequence[str] = RESOURCES,
-        drivers: Sequence[str] = DRIVERS,
         clock: Clock = boottime_s,
     ) -> None:
         self._kubelet = kubelet
         self._gpus = gpus
         self._jobs = jobs
-        self._resources, self._drivers = tuple(resources), tuple(drivers)
         self._clock = clock
         self._good_s = clock()
         self._pods: list[PodDevices] | None = None
@@ -114,8 +111,8 @@ class KubeletAllocation:
     def _gpus_of(self, pod: PodDevices) -> PodDevices:
         return replace(
             pod,
-            plugin=tuple(one for one in pod.plugin if _any_matches(one.resource, self._resources)),
-            claimed=tuple(one for one in pod.claimed if _any_matches(one.driver, self._drivers)),
+            plugin=tuple(one for one in pod.plugin if _any_matches(one.resource, RESOURCES)),
+            claimed=tuple(one for one in pod.claimed if _any_matches(one.driver, DRIVERS)),
         )
 
     def _unknown(self, reason: Reason) -> Allocation:

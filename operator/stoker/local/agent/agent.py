@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -63,7 +63,6 @@ class NodeAgent:
         memory_bytes: int,
         log_bytes: int,
         job_exists: Callable[[str], bool],
-        host_env: Mapping[str, str] | None = None,
         pass_env: Collection[str] = (),
         keep_results_s: float | None = None,
         gpus_as_known: Callable[[tuple[Gpu, ...]], tuple[Gpu, ...]] = lambda gpus: gpus,
@@ -71,9 +70,9 @@ class NodeAgent:
     ) -> None:
         """`pods` is kept current by the caller. `job_exists(uid)`: True also where it is not known yet.
 
-        `report_url`: the api's address, '' where there is none; asked at each launch. `host_env`: what workers may
-        inherit a few names of, and those in `pass_env`; this process's if None. `log_bytes`: what each worker's log may
-        hold. `keep_results_s`: how long what a job saved stays once the job is deleted; None: for ever.
+        `report_url`: the api's address, '' where there is none; asked at each launch. `pass_env`: what workers get of
+        this process's environment besides a few names. `log_bytes`: what each worker's log may hold.
+        `keep_results_s`: how long what a job saved stays once the job is deleted; None: for ever.
         `gpus_as_known`: with their health, where that is known.
         `memory_groups`: what holds workers to their memory; None: nothing does.
         """
@@ -92,7 +91,7 @@ class NodeAgent:
             datadir=datadir,
             secrets=LocalSecrets(datadir.secrets),
             program=build_folder(str(datadir.workers.parent / "run")),
-            host_env=dict(os.environ if host_env is None else host_env),
+            host_env=dict(os.environ),
             pass_env=pass_env,
             report_url=report_url,
             report_key=report_key,

@@ -29,9 +29,9 @@ class Inventory(Protocol):
 class VirtualGpus:
     """`count` slots without devices, marked as simulated wherever they are shown."""
 
-    def __init__(self, count: int, memory_bytes: int = 16 << 30) -> None:
+    def __init__(self, count: int) -> None:
         self._gpus = tuple(
-            Gpu(uuid=f"SIM-{i}", index=i, model=SIMULATED_MODEL, memory_bytes=memory_bytes, simulated=True)
+            Gpu(uuid=f"SIM-{i}", index=i, model=SIMULATED_MODEL, memory_bytes=16 << 30, simulated=True)
             for i in range(count)
         )
 
