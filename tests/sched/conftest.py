@@ -434,7 +434,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         ),
         "reserving": (state.reserve_after_s, state.next_reserving_at, state.spent_at),
         "plan": [(one.order, called(one.lane), one.spread) for one in state.plan],
-        "costs": (dict(state.costs), state.counted_at),
+        "costs": (dict(state.costs), dict(state.past_costs), state.counted_at),
         "tree": (
             {name: set(named) for name, named in state.tree._naming.items() if named},
             {name: called(queue) for name, queue in state.tree.guaranteed.items()},

@@ -65,6 +65,7 @@ def test_any_history(history: list[tuple[Any, ...]], sched: SimpleNamespace) -> 
 def _check_rebuilt(world: History, sched: SimpleNamespace) -> None:
     rebuilt = sched.World(SchedulerState(TOPOLOGY)).feed(*world.store())
     rebuilt.state.costs.update(world.state.costs)  # as the jobs' status would have them
+    rebuilt.state.past_costs.update(world.state.past_costs)
     assert rebuilt.starts(world.now) == {}, "a state built from scratch would start more"
     assert _nonzero(sched.accounting(rebuilt.state)) == _nonzero(sched.accounting(world.state))
 

@@ -51,7 +51,9 @@ def may_cost_s(entry: Entry, now: datetime) -> float:
 def cost_of(state: SchedulerState, entry: Entry, now: datetime) -> Cost:
     """What its reservation has cost as of the last count, and whether it is given back at `now`."""
     known = state.costs.get(entry.key)
-    if known is not None and state.counted_at == now and known.uid == entry.job.uid:
+    if known is None:
+        known = state.past_costs.get(entry.key)
+    elif state.counted_at == now and known.uid == entry.job.uid:
         return known
     return _counted(known, entry, now)
 
@@ -75,7 +77,7 @@ def in_budget(state: SchedulerState, entry: Entry, now: datetime) -> bool:
     """Nodes may be kept for it now."""
     if not entry.queue.budget:
         return False
-    if entry.key not in state.costs and entry.job.status.reservation is None:
+    if entry.key not in state.costs and entry.key not in state.past_costs and entry.job.status.reservation is None:
         return True
     return not cost_of(state, entry, now).given_back
 
@@ -105,12 +107,20 @@ def count(state: SchedulerState, now: datetime) -> bool:
 
 def charge(state: SchedulerState, now: datetime, found: dict[Key, tuple[float, tuple[str, ...]]]) -> None:
     """From now on, so many GPUs are idle for the sake of these jobs, on those nodes; for any other none."""
-    for key in {**state.costs, **found}:
+    journal, costs, past = state.journal, state.costs, state.past_costs
+    for key in {**costs, **found}:
         rate, nodes = found.get(key, (0.0, None))
-        old, known = cost_of(state, state.entries[key], now), state.costs.get(key)
-        nodes = old.nodes if nodes is None else nodes
-        if old is not known or (old.rate, old.nodes) != (rate, nodes):
-            state.journal.put(state.costs, key, old._replace(rate=rate, nodes=nodes))
+        entry = state.entries[key]
+        old, known = cost_of(state, entry, now), costs.get(key)
+        new = old._replace(rate=rate, nodes=old.nodes if nodes is None else nodes)
+        if rate or new.given_back or _is_unsaid(new, entry, now):
+            if new != known:
+                journal.put(costs, key, new)
+            journal.drop(past, key)
+        else:
+            if new != past.get(key):
+                journal.put(past, key, new)
+            journal.drop(costs, key)
 
 
 def changes_at(state: SchedulerState, now: datetime) -> tuple[datetime | None, datetime | None]:
@@ -130,18 +140,22 @@ def unwritten(state: SchedulerState, now: datetime) -> Iterator[tuple[Key, Reser
     """What is to be written into these jobs' status, because it says something else by far."""
     for key, cost in state.costs.items():
         entry, old = state.entries.get(key), cost.written
-        if entry is None or not entry.pending or not (cost.idle_s or old):
+        if entry is None or not entry.pending or not _is_unsaid(cost, entry, now):
             continue
-        if old is None or old.given_back != cost.given_back:
-            due = True
-        elif (now - old.at).total_seconds() < _WRITE_AFTER_S:
-            due = False
-        else:
-            grown = cost.idle_s - old.idle_gpu_s
-            due = old.nodes != cost.nodes or grown > _WRITE_SHARE * may_cost_s(entry, now)
-        if due:
-            nodes = () if cost.given_back else cost.nodes
-            yield key, ReservationCost(at=now, idle_gpu_s=cost.idle_s, given_back=cost.given_back, nodes=nodes)
+        if old is not None and old.given_back == cost.given_back and (now - old.at).total_seconds() < _WRITE_AFTER_S:
+            continue
+        nodes = () if cost.given_back else cost.nodes
+        yield key, ReservationCost(at=now, idle_gpu_s=cost.idle_s, given_back=cost.given_back, nodes=nodes)
+
+
+def _is_unsaid(cost: Cost, entry: Entry, now: datetime) -> bool:
+    """Its status is to say something else. What is not unsaid stays so while nothing is idle: the budget grows."""
+    old = cost.written
+    if old is None:
+        return cost.idle_s > 0
+    if (old.given_back, old.nodes) != (cost.given_back, cost.nodes):
+        return True
+    return cost.idle_s - old.idle_gpu_s > _WRITE_SHARE * may_cost_s(entry, now)
 
 
 def _growth(entry: Entry) -> float:

@@ -65,6 +65,9 @@ class SchedulerState:
         self.plan: tuple[Reservation, ...] = ()
         """The reservations that it left in force, in order."""
         self.costs: dict[Key, Cost] = {}
+        self.past_costs: dict[Key, Cost] = {}
+        """Of waiting jobs for whose sake nothing is idle now: they change by nothing but a reservation of their own, so
+        that no decide goes through them."""
         self.counted_at: datetime | None = None
         self.spent_at: datetime | None = None
         """When the next budget is spent."""
@@ -146,6 +149,7 @@ class SchedulerState:
             self.claims.victim_moved(key)
             self._remove(entry)
             self.journal.drop(self.entries, key)
+            self.journal.drop(self.past_costs, key)
             self.elastic.forget(key)
             self._recount(key)
             self.tree.sweep(entry.queue)
@@ -251,6 +255,7 @@ class SchedulerState:
         queue, job = entry.queue, entry.job
         self.journal.set(entry, "workers_on", old.workers_on)
         self.journal.put(self.entries, entry.key, entry)
+        self.journal.drop(self.past_costs, entry.key)
         self.running.note((entry.key,))
         for name in entry.workers_on:
             self.nodes.mark_moved(name)
@@ -270,6 +275,7 @@ class SchedulerState:
         if entry.pending:
             self.lanes.put(entry)
         else:
+            self.journal.drop(self.past_costs, entry.key)
             self.holdings.hold((entry,), (entry.room,))
         for name in entry.workers_on:
             self.changes.fill_node(name)
