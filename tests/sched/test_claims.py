@@ -185,6 +185,20 @@ def test_a_victim_that_gives_itself_years_to_save_keeps_the_claim_for_an_hour_of
     assert claims(world.decide(100 + 300 + 3600)) == {"x": ["v"]}
 
 
+@pytest.mark.parametrize("phase", [Phase.QUEUED, Phase.SUCCEEDED, Phase.SUSPENDED, None], ids=str)
+def test_a_claim_waits_for_its_own_victims_alone_however_they_end(phase: Phase | None, sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 2))
+    running, waiting = [run(sched, name, "a") for name in "uv"], [sched.job(name, priority=1) for name in "xy"]
+    decided = world.feed(*running, *waiting).decide(100)
+    assert claims(decided) == {"x": ["u"], "y": ["v"]}
+    world.feed(*(wrote(one, claim=change.claim) for one, change in zip(waiting, decided.claims, strict=True)))
+    if phase is None:
+        world.state.forget_job(running[1].key)
+    else:
+        world.feed(wrote(running[1], phase=phase, placement=()))
+    assert world.starts(101) == {"y": ["a"]}
+
+
 def _end(sched: SimpleNamespace, at: float) -> Any:
     return AttemptEnd(number=1, ended_at=sched.at(at), intent=Intent.PREEMPT)
 

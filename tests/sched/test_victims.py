@@ -122,6 +122,21 @@ def test_nothing_is_preempted_where_the_queue_does_not_say_so(sched: SimpleNames
     assert claims(world.decide(100)) == {"x": ["u"]}, "once it does"
 
 
+def test_a_job_that_came_while_a_start_was_written_preempts_once_it_is(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 1), sched.job("low"))
+    (start,) = world.decide(0).starts
+    assert claims(world.feed(sched.job("high", priority=1)).decide(1)) == {}
+    placed = {"attempt": 1, "placement": start.placement, "gpu_type": start.gpu_type}
+    world.feed(wrote(sched.job("low"), phase=Phase.STARTING, **placed))
+    assert claims(world.decide(2)) == {"high": ["low"]}
+
+
+def test_a_job_whose_priority_is_lowered_may_be_preempted_from_then_on(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 1), run(sched, "u", "a", priority=2))
+    assert claims(world.feed(sched.job("x", priority=1)).decide(100)) == {}
+    assert claims(world.feed(wrote(run(sched, "u", "a"))).decide(101)) == {"x": ["u"]}
+
+
 def test_a_minimum_run_time_is_kept_and_woken_for(sched: SimpleNamespace) -> None:
     world = sched.World().feed(preempting(sched.queue(), "1m"), sched.node("a", 1), sched.job("x", priority=1))
     starting = sched.job("u", on=("a",), phase=Phase.STARTING, attempt=1)

@@ -199,7 +199,7 @@ def _age(entry: Entry) -> tuple[datetime, Order]:
 def _is_held(state: SchedulerState, victim: Victim) -> bool:
     """It still has its place."""
     entry = state.entries.get(victim.key)
-    if entry is None or entry.pending:
+    if entry is None or entry.pending or not entry.workers_on:  # it may have ended for good
         return False
     return entry.attempt == victim.attempt and entry.job.uid == victim.uid
 

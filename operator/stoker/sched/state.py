@@ -34,7 +34,7 @@ from .journal import Journal
 from .lanes import Lanes
 from .nodes import NodeTable
 from .queue_tree import QueueTree
-from .running import RunningJobs
+from .running import RunningJobs, may_be_stopped
 from .runtime_table import RuntimeTable
 
 
@@ -259,12 +259,18 @@ class SchedulerState:
         self.running.note((entry.key,))
         for name in entry.workers_on:
             self.nodes.mark_moved(name)
-        if queue.las and queue.filed:
-            self.journal.set(self, "preempt_at", EARLIEST)  # it may have saved
+        if (queue.las and queue.filed) or self._yields_more(entry, old):
+            self.journal.set(self, "preempt_at", EARLIEST)  # it may have saved, or begun
         self.elastic.note(entry)
         if job.status.started_at != old.job.status.started_at and queue.preemption.min_runtime is not None:
             self.changes.shift()  # from now on its time counts
         self._recount(entry.key)
+
+    def _yields_more(self, entry: Entry, old: Entry) -> bool:
+        """It may be stopped now, and for jobs that wait it was not before."""
+        if not may_be_stopped(entry) or (may_be_stopped(old) and entry.order[0] <= old.order[0]):
+            return False
+        return any(self.queues[name].may_preempt for name in self.lanes.waiters.heads)
 
     def _replace(self, entry: Entry, old: Entry | None) -> None:
         self.nodes.acquire(entry.request)
