@@ -48,6 +48,7 @@ async def test_a_token_counts_for_its_audience_only(client, namespace):
 
 
 async def test_permissions_are_the_clusters_own(client, control_plane, namespace):
+    control_plane.install_crds()
     reviewer, alice = TokenReviewer(client), Reviewed("alice", "u", ("team-a", "system:authenticated"), {})
     ask = {"verb": "create", "group": "stoker.dev", "resource": "trainingjobs"}
     assert not await reviewer.allowed(alice, **ask, namespace=namespace)
