@@ -49,7 +49,7 @@ async def test_a_token_counts_for_its_audience_only(client, namespace):
 
 async def test_permissions_are_the_clusters_own(client, control_plane, namespace):
     control_plane.install_crds()
-    reviewer, alice = TokenReviewer(client), Reviewed("alice", "u", ("team-a", "system:authenticated"), {})
+    reviewer, alice = TokenReviewer(client), Reviewed(username="alice", groups=("team-a", "system:authenticated"))
     ask = {"verb": "create", "group": "stoker.dev", "resource": "trainingjobs"}
     assert not await reviewer.allowed(alice, **ask, namespace=namespace)
     control_plane.kubectl(
@@ -63,7 +63,7 @@ async def test_permissions_are_the_clusters_own(client, control_plane, namespace
     assert allowed
     assert not await reviewer.allowed(alice, **ask)
     assert not await reviewer.allowed(alice, **(ask | {"verb": "delete"}), namespace=namespace)
-    admin = Reviewed("root", "", ("system:masters",), {"scopes": ("all",)})
+    admin = Reviewed(username="root", groups=("system:masters",), extra={"scopes": ("all",)})
     assert await reviewer.allowed(admin, **ask, namespace=namespace)
     assert await reviewer.allowed_path(admin, verb="get", path="/metrics")
     assert not await reviewer.allowed_path(alice, verb="get", path="/metrics")

@@ -18,7 +18,7 @@ from stoker.spec.pod import Pod
 from stoker_api.ports import SessionCaller
 from stoker_api.problems import Problem, ProblemCode
 from stoker_api.sessions.registry import Session, Sessions
-from stoker_api.sessions.relay import NORMAL, SessionEnd, Side
+from stoker_api.sessions.relay import Side
 
 COME_S = 12.0
 """How long a pod may take to come: it asks every 5 s (`stoker_worker.alive`), and a request may take 30 s in all."""
@@ -26,7 +26,6 @@ CALL_S = 15.0
 """For one answer."""
 PIECE, END = range(2)
 MOST_ANSWER_BYTES = 16 << 20
-_OVER = SessionEnd(NORMAL, "")
 
 
 class ChannelLost(Exception):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stoker.spec.meta import StatusModel
@@ -35,17 +34,9 @@ class User(Protocol):
     def extra(self) -> Mapping[str, Sequence[str]]: ...
 
 
-@dataclass(frozen=True)
-class Reviewed:
+class Reviewed(StatusModel):
     """The user of a token."""
 
-    username: str
-    uid: str
-    groups: tuple[str, ...]
-    extra: Mapping[str, tuple[str, ...]]
-
-
-class _UserInfo(StatusModel):
     username: str = ""
     uid: str = ""
     groups: tuple[str, ...] = ()
@@ -55,7 +46,7 @@ class _UserInfo(StatusModel):
 class _TokenStatus(StatusModel):
     authenticated: bool = False
     audiences: tuple[str, ...] = ()
-    user: _UserInfo = _UserInfo()
+    user: Reviewed = Reviewed()
 
 
 class _TokenReview(StatusModel):
@@ -89,8 +80,7 @@ class TokenReviewer:
         status = _TokenReview.model_validate_json(raw).status
         if not status.authenticated or (audiences and not set(audiences) & set(status.audiences)):
             return None  # an authenticator that knows no audiences answers without them: it has not checked ours
-        user = status.user
-        return Reviewed(user.username, user.uid, user.groups, user.extra)
+        return status.user
 
     async def allowed(
         self, user: User, *, verb: str, group: str, resource: str, namespace: str = "", name: str = ""
