@@ -16,7 +16,6 @@ from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.worker import Checkpoint, Held, Progress, Stalled
 from stoker.store.cache import Change
-from stoker_api.due_writes import WRITE_EVERY_S
 from stoker_api.jobs.progress import ProgressBoard, replacing
 from tests.support.examples import examples
 
@@ -340,7 +339,3 @@ async def test_a_worker_speaks_only_for_itself(world, change, status):
 async def test_a_report_of_an_unknown_pod_is_not_found(world):
     job = await world.status(await world.job("one"), phase="Running", attempt=1)
     assert (await report(world, job, await world.strange_pod(), {"at": 5.0})).status_code == 404
-
-
-def test_the_pace_is_the_documented_one():
-    assert WRITE_EVERY_S == 60

@@ -7,8 +7,6 @@ import logging
 
 import pytest
 
-from tests.support import chart_rights
-
 VALUE = "hf_" + "q7Zk" * 9
 SECRETS = "/v1/projects/alpha/secrets"
 
@@ -121,9 +119,3 @@ async def test_a_clone_needs_the_right_to_its_secrets_too(world, body):
         "POST", "/v1/projects/alpha/jobs/one/clone", who="nobody", json={"spec": {"secretEnv": {"HF_TOKEN": None}}}
     )
     assert without.status_code == 201, without.text
-
-
-def test_no_account_of_stokers_may_read_secrets():
-    for account in ("api", "operator"):
-        named = {resource for rule in chart_rights.rules(account) for resource in rule.get("resources", ())}
-        assert named and not {"secrets", "*"} & named, account
