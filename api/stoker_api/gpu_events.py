@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 
+from stoker.life.gpu_health import one_line
 from stoker.spec.event import EVENTS, Event, EventType, Subject, event_about
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.reports import ReportedGpuEvent
@@ -36,18 +37,13 @@ class GpuEvents:
 
 def event_of(job: TrainingJob, node: str, event: ReportedGpuEvent) -> Event:
     reason, what, kind = _KINDS[event.kind]
-    more = f": {_line(event.text)}" if event.text else ""
+    more = f": {one_line(event.text)}" if event.text else ""
     return event_about(
         Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=job.key, uid=job.uid),
         reason,
-        f"GPU {event.index} of node {node} ({_line(event.uuid)}) {what.format(code=event.code)}{more}",
+        f"GPU {event.index} of node {node} ({one_line(event.uuid)}) {what.format(code=event.code)}{more}",
         at=datetime.fromtimestamp(event.at, UTC),
         mark=hashlib.sha256(f"{node} {event.id}".encode("utf-8", "surrogateescape")).hexdigest()[:16],
         component="stoker-exporter",
         kind=kind,
     )
-
-
-def _line(text: str) -> str:
-    """One line that any terminal may show."""
-    return "".join(c if c.isprintable() else " " for c in text).strip()

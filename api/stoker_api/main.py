@@ -231,7 +231,7 @@ def run(options: ApiOptions) -> int:
         prices, grafana = _prices(options), _grafana(options)
         with (
             _locked(options.data),
-            _usage(options) as usage,
+            UsageStore(options.data / "usage.db", SystemClock(), keep_s=options.usage_keep) as usage,
             CurveStore(options.data / "curves.db", SystemClock()) as curves,
             _listening(options) as listening,
         ):
@@ -329,10 +329,6 @@ def _names(options: ApiOptions) -> tuple[str, ...]:
     own = (options.host, os.environ.get("POD_IP", ""))
     addresses = (f"[{name}]" if ":" in name else name for name in own if name not in _ANYWHERE)
     return (*options.allow_hosts, *addresses)
-
-
-def _usage(options: ApiOptions) -> UsageStore:
-    return UsageStore(options.data / "usage.db", SystemClock(), keep_s=options.usage_keep)
 
 
 def _grafana(options: ApiOptions) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from stoker.spec import descriptions
+from stoker.spec.crd.reference import cell
 from stoker.spec.recipes import RECIPES
 
 HEAD = "| setting | values | default | what |\n|---|---|---|---|"
@@ -76,7 +77,7 @@ def _of_model(
             default = json.loads(model.model_construct().model_dump_json(include={name}))[name]
             yield (
                 path,
-                Setting(_values(part), f"`{json.dumps(default).strip(chr(34))}`", _cell(described.get(name, ""))),
+                Setting(_values(part), f"`{json.dumps(default).strip(chr(34))}`", cell(described.get(name, ""))),
             )
 
 
@@ -106,7 +107,3 @@ def _values(part: dict[str, Any]) -> str:
         if name in part
     ]
     return " ".join(["whole number" if part["type"] == "integer" else "number", *bounds])
-
-
-def _cell(text: str) -> str:
-    return text.replace("\n", " ").replace("|", "\\|")

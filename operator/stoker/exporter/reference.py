@@ -21,15 +21,11 @@ def reference() -> str:
         parts += ["| metric | type | more labels | switch | means |", "|---|---|---|---|---|"]
         for family in families:
             switch = "" if family.collector == "core" else f"`{family.collector}`"
-            name = f"`{prefix}{family.name}`"
-            parts.append(f"| {name} | {family.type} | {_code(family.labels)} | {switch} | {_cell(family.help)} |")
+            name, means = f"`{prefix}{family.name}`", family.help.replace("|", "\\|")
+            parts.append(f"| {name} | {family.type} | {_code(family.labels)} | {switch} | {means} |")
         parts.append("")
     return "\n".join(parts)
 
 
 def _code(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

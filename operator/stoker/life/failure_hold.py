@@ -24,7 +24,8 @@ _DECIDES = frozenset({Intent.NONE, Intent.CANCEL, Intent.SUSPEND})
 def hold_message(job: TrainingJob, hold: Held) -> str:
     """'worker 1 failed (exit 1) and is held until 12:34:56 UTC: the last line it printed'."""
     who = f"worker {hold.worker} " if job.workers > 1 else ""
-    what = f"{who}failed ({_code(hold)}) and is held until {_at(hold.until):%H:%M:%S} UTC"
+    until = datetime.fromtimestamp(hold.until, UTC)
+    what = f"{who}failed ({_code(hold)}) and is held until {until:%H:%M:%S} UTC"
     return f"{what}: {hold.message}"[:1024] if hold.message else what
 
 
@@ -69,7 +70,3 @@ def intent_behind(intent: Intent, cause: ExitRecord | None) -> Intent:
 
 def _code(hold: Held) -> str:
     return f"signal {hold.exit_code - 128}" if hold.exit_code > 128 else f"exit {hold.exit_code}"
-
-
-def _at(unix_s: float) -> datetime:
-    return datetime.fromtimestamp(unix_s, UTC)

@@ -71,7 +71,7 @@ def _shortages(table: NodeTable, request: Request, avoid: Collection[str], could
             fits = np.minimum(base, np.maximum(free, 0) // need)
             if int(fits.sum()) < request.workers:
                 found.append(_short_of(table, request, avoid, (resource, need, free), base, fits))
-    return found or [_scattered(request)]
+    return found or [Reason(code=Code.NO_CAPACITY, message=sentences.scattered(request))]
 
 
 def never_on_nodes(table: NodeTable, request: Request) -> list[Reason]:
@@ -208,10 +208,6 @@ def _short_of(
         **numbers(resource, wanted, wanted - short),
         nodes=(name,),
     )
-
-
-def _scattered(request: Request) -> Reason:
-    return Reason(code=Code.NO_CAPACITY, message=sentences.scattered(request))
 
 
 def _missing(workers: int, need: int, could: Column, fits: Column, free: Column) -> int:

@@ -125,12 +125,12 @@ class _Walk:
                     entries.append(entry)
                 return entries
         except OSError as error:
-            raise BadInput(f"can't look into {_shown(folder)}: {error.strerror}; {_LEAVE_OUT}") from None
+            raise BadInput(f"can't look into {shown(folder)}: {error.strerror}; {_LEAVE_OUT}") from None
 
     def _endless(self, folder: str) -> str:
         return (
             f"{self.folder} holds over {MOST_LOOKED_AT:,} files and folders, too many to look at (got as far as "
-            f"{_shown(self._within(folder) or '.')}). Leave out whole folders by lines such as data/ in .stokerignore, "
+            f"{shown(self._within(folder) or '.')}). Leave out whole folders by lines such as data/ in .stokerignore, "
             "name a smaller folder by --code FOLDER, or ship nothing: --no-code"
         )
 
@@ -147,7 +147,7 @@ class _Walk:
         path = self._within(entry.path)
         found = self._look(entry, path)
         if isinstance(found, str):
-            self.problems.append(f"{_shown(path)}: {found}")
+            self.problems.append(f"{shown(path)}: {found}")
             return
         self.found.append(found)
         if len(self.found) > MOST_FOUND:
@@ -192,12 +192,12 @@ def _bad_name(path: str) -> str | None:
 def _bad_link(path: str, link: str) -> str | None:
     """What is wrong with a symbolic link: it must mean the same wherever the folder lies."""
     if (wrong := _bad_name(link)) is not None:
-        return f"it is a symbolic link to {_shown(link)}: {wrong}"
+        return f"it is a symbolic link to {shown(link)}: {wrong}"
     parts = link.split("/")
     up = next((at for at, part in enumerate(parts) if part != ".."), len(parts))
     if link.startswith("/") or up > path.count("/") or up == len(parts) or {".", ".."} & set(parts[up:]):
         return (
-            f"it is a symbolic link to {_shown(link)}, which a worker would not find: links must be relative and stay "
+            f"it is a symbolic link to {shown(link)}, which a worker would not find: links must be relative and stay "
             f"within the folder (`ln -sr` makes such). Put there what it points to, or {_LEAVE_OUT}"
         )
     return None
@@ -209,5 +209,5 @@ def _kind(mode: int) -> str:
     return "named pipe" if stat.S_ISFIFO(mode) else "device"
 
 
-def _shown(path: str) -> str:
+def shown(path: str) -> str:
     return path if path.isprintable() else ascii(path)

@@ -14,7 +14,7 @@ from pathlib import Path
 from stoker.spec.job_parts import MAX_LEFT_OUT, MAX_LEFT_OUT_PATH
 
 from .bundle import Bundle
-from .folder import VIRTUAL_ENV, SkippedPath
+from .folder import VIRTUAL_ENV, SkippedPath, shown
 from .sizes import size_text
 
 MOST_MEASURED = 20_000
@@ -54,10 +54,10 @@ def left_out_text(found: list[LeftOutPath]) -> str:
     """For people: `data/ (90 MB), runs/ and 2 more (.gitignore)`; '' if there is nothing."""
     if not found:
         return ""
-    shown = ", ".join(_shown(one) for one in found[:_SHOWN])
+    largest = ", ".join(_with_size(one) for one in found[:_SHOWN])
     more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
     files = dict.fromkeys(one.by.rpartition(":")[0] for one in found[:_SHOWN])
-    return f"{shown}{more} ({', '.join(_printable(file) for file in files)})"
+    return f"{largest}{more} ({', '.join(shown(file) for file in files)})"
 
 
 def left_out_field(found: list[LeftOutPath]) -> list[dict[str, str]]:
@@ -114,13 +114,9 @@ def _rule(skipped: SkippedPath, folder: str) -> str:
     return f"{os.path.relpath(skipped.by.path, folder)}:{skipped.by.number}"
 
 
-def _shown(one: LeftOutPath) -> str:
+def _with_size(one: LeftOutPath) -> str:
     size = f"{'' if one.whole else 'over '}{size_text(one.size_bytes)}"
-    return _printable(one.path) + (f" ({size})" if one.size_bytes >= _SIZE_FROM_BYTES else "")
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else ascii(text)
+    return shown(one.path) + (f" ({size})" if one.size_bytes >= _SIZE_FROM_BYTES else "")
 
 
 def _is_sendable(text: str) -> bool:

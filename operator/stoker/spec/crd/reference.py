@@ -33,11 +33,11 @@ def _kind(definition: Definition) -> str:
         + "\n",
         "| field | type | what |\n|---|---|---|",
         *(
-            f"| `{path}` | {_type(schema)} | {_cell(schema['description'])} |"
+            f"| `{path}` | {_type(schema)} | {cell(schema['description'])} |"
             for path, schema in _fields(root["properties"]["spec"], "spec")
         ),
         "\n| what the API server refuses, by CEL | where |\n|---|---|",
-        *(f"| {_cell(says)} | {_codes(sorted(where))} |" for says, where in _rules(root).items()),
+        *(f"| {cell(says)} | {_codes(sorted(where))} |" for says, where in _rules(root).items()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -90,5 +90,5 @@ def _codes(texts: Any) -> str:
     return ", ".join(f"`{text}`" for text in texts)
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     return text.replace("\n", " ").replace("|", "\\|")
