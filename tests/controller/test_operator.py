@@ -52,15 +52,15 @@ async def test_a_job_goes_from_submitted_to_succeeded_and_holds_nothing_then(wor
     )
 
 
-async def test_a_pod_is_released_once_however_late_its_watch_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the operator wrote itself is no news to wait for: another look before would write it again, in vain."""
+def held_back(
+    monkeypatch: pytest.MonkeyPatch, cache: WatchCache[Any], first: Callable[[Any], bool]
+) -> list[Callable[[], None]]:
+    """What the watch brings from the object on that is `first`: the cache learns it when the test calls it."""
     held: list[Callable[[], None]] = []
-    tried = released = 0
-    apply, advance, update = world.pods._apply, world.pods._advance, world.store.update
+    apply, advance = cache._apply, cache._advance
 
-    def late_apply(old: Pod | None, new: Pod | None) -> None:
-        frees = new is not None and new.ended and not new.metadata.finalizers
-        if held or frees:
+    def late_apply(old: Any, new: Any) -> None:
+        if held or (new is not None and first(new)):
             held.append(partial(apply, old, new))
         else:
             apply(old, new)
@@ -71,6 +71,17 @@ async def test_a_pod_is_released_once_however_late_its_watch_is(world: World, mo
         else:
             advance(version)
 
+    monkeypatch.setattr(cache, "_apply", late_apply)
+    monkeypatch.setattr(cache, "_advance", late_advance)
+    return held
+
+
+async def test_a_pod_is_released_once_however_late_its_watch_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the operator wrote itself is no news to wait for: another look before would write it again, in vain."""
+    held = held_back(monkeypatch, world.pods, lambda pod: pod.ended and not pod.metadata.finalizers)
+    tried = released = 0
+    update = world.store.update
+
     async def counted(kind: Any, obj: Any) -> Any:
         nonlocal tried, released
         tried += kind is PODS
@@ -78,8 +89,6 @@ async def test_a_pod_is_released_once_however_late_its_watch_is(world: World, mo
         released += kind is PODS
         return written
 
-    monkeypatch.setattr(world.pods, "_apply", late_apply)
-    monkeypatch.setattr(world.pods, "_advance", late_advance)
     monkeypatch.setattr(world.store, "update", counted)
     await world.node(gpus=1)
     await world.submit("a")
@@ -325,8 +334,8 @@ async def test_a_start_whose_answer_was_lost_is_not_written_again_nor_its_room_g
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The repeat of a write that was done meets a conflict. What became of it comes by the watch, however late."""
-    patch_status, apply, advance = world.store.patch_status, world.jobs._apply, world.jobs._advance
-    held: list[Callable[[], None]] = []
+    patch_status = world.store.patch_status
+    held = held_back(monkeypatch, world.jobs, lambda job: bool(job.status.placement))
     tried: list[str] = []
 
     async def lost(kind: Any, key: Key, patch: Any, **options: Any) -> Any:
@@ -336,22 +345,8 @@ async def test_a_start_whose_answer_was_lost_is_not_written_again_nor_its_room_g
         await patch_status(kind, key, patch, **options)
         raise Conflict("the object has been modified")
 
-    def late_apply(old: TrainingJob | None, new: TrainingJob | None) -> None:
-        if held or (new is not None and new.status.placement):
-            held.append(partial(apply, old, new))
-        else:
-            apply(old, new)
-
-    def late_advance(version: str) -> None:
-        if held:
-            held.append(partial(advance, version))
-        else:
-            advance(version)
-
     await world.node(gpus=1)
     monkeypatch.setattr(world.store, "patch_status", lost)
-    monkeypatch.setattr(world.jobs, "_apply", late_apply)
-    monkeypatch.setattr(world.jobs, "_advance", late_advance)
     await world.submit("a", gpus_per_worker=1)
     await world.until(lambda: held and tried, "its start")
     passes = world.operator.scheduling.passes
@@ -360,9 +355,7 @@ async def test_a_start_whose_answer_was_lost_is_not_written_again_nor_its_room_g
         await world.until(lambda: world.operator.scheduling.passes > passes, "a pass")  # noqa: B023
         passes = world.operator.scheduling.passes
     assert tried == ["a"]
-    for owner, name, method in ((world.store, "patch_status", patch_status), (world.jobs, "_apply", apply)):
-        monkeypatch.setattr(owner, name, method)
-    monkeypatch.setattr(world.jobs, "_advance", advance)
+    monkeypatch.undo()
     while held:
         held.pop(0)()
     await world.phase("a", Phase.SUCCEEDED)

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from stoker.kube.client import KubeClient
+from stoker.store.clock import SystemClock
 from tests.support.testbed.arguments import CONTROLLERS
 from tests.support.testbed.cluster import Cluster
 from tests.support.testbed.control_plane import ControlPlane
@@ -27,6 +29,12 @@ def namespace(control_plane: Cluster) -> Iterator[str]:
     control_plane.kubectl("create", "namespace", name)
     yield name
     control_plane.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+async def client(control_plane: Cluster) -> AsyncIterator[KubeClient]:
+    async with KubeClient.from_config(kubeconfig=control_plane.kubeconfig, clock=SystemClock()) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

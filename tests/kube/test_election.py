@@ -116,12 +116,6 @@ def test_a_frozen_leader_never_writes_again(candidates, control_plane, namespace
     assert leaders_in_turn(control_plane, namespace) == ["a", "b", "a"]
 
 
-@pytest.fixture
-async def client(control_plane):
-    async with KubeClient.from_config(kubeconfig=control_plane.kubeconfig, clock=SystemClock()) as client:
-        yield client
-
-
 def election(client, namespace, identity, clock=None, **timing):
     return LeaderElection(
         client, clock or SystemClock(), namespace=namespace, identity=identity, timing=Timing(**(_FAST | timing))

@@ -18,12 +18,6 @@ from tests.support.testbed.errors import Unavailable as BedUnavailable
 from .fake_server import kubeconfig, refuses, serving, streams
 
 
-@pytest.fixture
-async def client(control_plane):
-    async with KubeClient.from_config(kubeconfig=control_plane.kubeconfig, clock=SystemClock()) as client:
-        yield client
-
-
 async def projected_token(client, namespace, audience):
     """A token of the namespace's own service account, as a pod gets it."""
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
