@@ -22,8 +22,7 @@ from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.outcome import Intent
 from tests.support.harness import running, until
 from tools.verify.gang import hold
-from tools.verify.resume import default_config
-from tools.verify.suspend import Traced
+from tools.verify.resume import Traced, default_config
 
 EPOCHS = 400
 """So many that neither job ends while it is looked at."""

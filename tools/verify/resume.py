@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,26 @@ class Mismatch(Exception):
     """What was promised and did not hold."""
 
 
-class Job:
+@dataclass
+class Traced:
+    """A job's trace and folder, as `compare` reads them."""
+
+    folder: Path
+    trace: Path
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.trace.read_text().splitlines()]
+
+    def count(self) -> int:
+        return self.trace.read_bytes().count(b"\n") if self.trace.exists() else 0
+
+
+class Job(Traced):
     """One training's folders, and its ranks as processes."""
 
     def __init__(self, folder: Path, ranks: int, config: dict[str, Any]) -> None:
-        self.folder, self.ranks, self.config = folder, ranks, config
-        self.trace = folder / "trace"
+        super().__init__(folder, folder / "trace")
+        self.ranks, self.config = ranks, config
         self.attempt = 0
         folder.mkdir(parents=True)
 
@@ -73,14 +88,11 @@ class Job:
                 for rank in range(self.ranks)
             ]
 
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.trace.read_text().splitlines()]
-
     def wait_for_line(self, count: int, processes: list[subprocess.Popen[bytes]]) -> bool:
         """Whether the trace got `count` lines before the training ended."""
         give_up = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < give_up:
-            if self.trace.exists() and self.trace.read_bytes().count(b"\n") >= count:
+            if self.count() >= count:
                 return True
             if all(p.poll() is not None for p in processes):
                 return False
@@ -108,7 +120,7 @@ def ended(processes: list[subprocess.Popen[bytes]], within_s: float) -> tuple[li
 
 def stop_once(job: Job, how: str, dice: random.Random, lines_apart: int, longest: list[float]) -> bool:
     """One attempt, stopped at a random moment; false if it was done before."""
-    before = job.trace.read_bytes().count(b"\n") if job.trace.exists() else 0
+    before = job.count()
     processes = job.start()
     if not job.wait_for_line(before + dice.randint(1, lines_apart), processes):
         codes, _ = ended(processes, 30)
@@ -131,7 +143,7 @@ def stop_once(job: Job, how: str, dice: random.Random, lines_apart: int, longest
     return True
 
 
-def compare(reference: Job, job: Job) -> int:
+def compare(reference: Traced, job: Traced) -> int:
     """Steps compared, repeats included.
 
     Raises: Mismatch at the first difference.

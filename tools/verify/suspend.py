@@ -11,36 +11,19 @@ equal. Augmentation and dropout are on.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stoker.client.client import Client
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.outcome import Intent
 from tests.support.harness import Server, running, stat_of, until
-from tools.verify.resume import compare, default_config
-
-
-@dataclass
-class Traced:
-    """A job's trace and folder, as `resume.compare` reads them."""
-
-    folder: Path
-    trace: Path
-
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.trace.read_text().splitlines()]
-
-    def count(self) -> int:
-        return self.trace.read_bytes().count(b"\n") if self.trace.exists() else 0
+from tools.verify.resume import Traced, compare, default_config
 
 
 def check(folder: Path, stops: int, how: str, workers: int, epochs: int = 30, seed: int = 1) -> str:

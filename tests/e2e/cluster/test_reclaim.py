@@ -14,8 +14,7 @@ from stoker.spec.job import Phase
 from stoker.spec.outcome import Intent
 from tests.support.cluster_stack import Project, Stack
 from tests.support.harness import until
-from tools.verify.resume import compare, default_config
-from tools.verify.suspend import Traced
+from tools.verify.resume import Traced, compare, default_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 Figure = Callable[[str, object], None]
