@@ -31,6 +31,7 @@ from tests.support.examples import examples
 
 from .receipts import body as receipts_body
 from .receipts import receipt
+from .test_streams import rest, take
 
 ROUTE = "/v1/projects/alpha/jobs/one/metrics"
 RUNNING = TrainingJob(
@@ -141,7 +142,7 @@ async def test_what_a_tenant_may_write_costs_only_itself(world):
         "a, b; 'c' \"d\" <e> ü 日": 3.0,
     }
     await report(world, job, pod, {"at": 1e300, "step": 7, "metrics": far})
-    await report(world, job, pod, {"at": 2e300, "step": 10**30, "metrics": {"good": 2.0}})
+    await report(world, job, pod, {"at": 2e300, "step": 2**63 - 1, "metrics": {"good": 2.0}})
     await report(world, job, pod, {"at": 3e300, "step": -5, "metrics": {"good": 3.0}})
     await report(world, job, pod, {"at": 4e300, "step": 3, "metrics": {f"m{n}": 4.0 for n in range(1000)}})
     now_s = world.deps.clock.now().timestamp()
@@ -309,16 +310,6 @@ def points_of(frames: list[Any], metric: str = "loss") -> list[tuple[int, int]]:
 
 
 HEAD = {"project": "alpha", "job": "one", "jobUid": "u", "deleted": False}
-
-
-async def take(stream: Any, count: int) -> list[Any]:
-    async with asyncio.timeout(10):
-        return [await anext(stream) for _ in range(count)]
-
-
-async def rest(stream: Any) -> list[Any]:
-    async with asyncio.timeout(10):
-        return [frame async for frame in stream]
 
 
 @pytest.mark.usefixtures("at_once")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import shutil
 import subprocess
 import tempfile
@@ -17,6 +16,8 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.support.testbed import build
 
 SOURCES = Path(__file__).resolve().parent.parent / "nvml"
 H200_BYTES = 150_754_820_096
@@ -32,18 +33,12 @@ class NoCompiler(Exception):
     """There is no gcc to build the fake library with."""
 
 
-def _cache() -> Path:
-    if named := os.environ.get("STOKER_CACHE"):
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoker"
-
-
 def library(missing: Iterable[str] = ()) -> Path:
     """The built `libnvidia-ml.so.1`, without the functions in `missing`. Raises: NoCompiler."""
     names = sorted(missing)
     sources = sorted(SOURCES.glob("*.[ch]"))
     digest = hashlib.sha256(b"\0".join([*(path.read_bytes() for path in sources), *(name.encode() for name in names)]))
-    folder = _cache() / "nvml" / digest.hexdigest()[:16]
+    folder = build.cache() / "nvml" / digest.hexdigest()[:16]
     built = folder / "libnvidia-ml.so.1"
     if built.exists():
         return built
