@@ -76,29 +76,44 @@ def held_back(
     return held
 
 
-async def test_a_pod_is_released_once_however_late_its_watch_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("call", ["update", "delete"])
+async def test_a_pod_is_released_and_stopped_once_however_late_its_watch_is(
+    call: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the operator wrote itself is no news to wait for: another look before would write it again, in vain."""
-    held = held_back(monkeypatch, world.pods, lambda pod: pod.ended and not pod.metadata.finalizers)
-    tried = released = 0
-    update = world.store.update
+    is_late, tried, done = True, 0, 0
+    write = getattr(world.store, call)
 
-    async def counted(kind: Any, obj: Any) -> Any:
-        nonlocal tried, released
+    def shows_it(pod: Pod) -> bool:
+        if call == "delete":
+            return is_late and pod.metadata.deletion_timestamp is not None
+        return is_late and pod.ended and not pod.metadata.finalizers
+
+    async def counted(kind: Any, obj: Any, **options: Any) -> Any:
+        nonlocal tried, done
         tried += kind is PODS
-        written = await update(kind, obj)
-        released += kind is PODS
+        written = await write(kind, obj, **options)
+        done += kind is PODS
         return written
 
-    monkeypatch.setattr(world.store, "update", counted)
+    held = held_back(monkeypatch, world.pods, shows_it)
+    monkeypatch.setattr(world.store, call, counted)
     await world.node(gpus=1)
+    if call == "delete":
+        world.kubelet.script = lambda _pod: None
     await world.submit("a")
-    await world.until(lambda: held and released, "its release")
+    if call == "delete":
+        await world.phase("a", Phase.RUNNING)
+        await world.change("a", cancel=True)
+    await world.until(lambda: held and done, "its write")
+    await world.change("a", priority=1)
     await world.submit("b", queue="none")
     await world.until(lambda: world.job("b").status.reason is Code.QUEUE_MISSING, "a look at a job that came later")
     assert tried == 1
+    is_late = False
     while held:
         held.pop(0)()
-    await world.until(lambda: not any(pod.metadata.finalizers for pod in world.pods.values()), "its release seen")
+    await world.until(lambda: not any(pod.metadata.finalizers for pod in world.pods.values()), "its release")
 
 
 async def test_gpus_are_never_in_two_hands_and_every_job_gets_its_turn(world: World) -> None:

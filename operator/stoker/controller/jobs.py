@@ -267,6 +267,9 @@ class JobReconciler:
         await _all(self._delete(pod, pod.spec.termination_grace_period_seconds) for pod in step.stop)
         await _all(self._release(pod) for pod in step.release)
         await _all(self._delete(pod, 0) for pod in step.discard)
+        # Else this job's next look, at the versions before, would ask for the same again, in vain.
+        touched = (*step.stop, *step.release, *step.discard)
+        await self._pods.wait_for(lambda pods: all(_has_moved(pods, pod) for pod in touched), timeout_s=SIGHT_S)
 
     async def _delete(self, pod: Pod, grace: int) -> None:
         try:
@@ -278,17 +281,20 @@ class JobReconciler:
         kept = tuple(name for name in pod.metadata.finalizers if name != FINALIZER_OUTCOME)
         freed = pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"finalizers": kept})})
         try:
-            there = await self._store.update(PODS, freed)
+            await self._store.update(PODS, freed)
         except NotFound:
-            return
-        # Else this job's next look, at the version before, would release it again, in vain.
-        await self._pods.at_least(there.metadata.resource_version, timeout_s=SIGHT_S)
+            pass
 
     async def _expire(self, job: TrainingJob) -> None:
         try:
             await self._store.delete(JOBS, job.key, uid=job.uid)
         except NotFound:
             pass
+
+
+def _has_moved(pods: WatchCache[Pod], pod: Pod) -> bool:
+    there = pods.get(pod.key)
+    return there is None or there.metadata.resource_version != pod.metadata.resource_version
 
 
 class _NameTaken(Exception):
