@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from stoker.cli.main import cli
 from stoker.client.client import Client
 from stoker.client.code.bundle import read_folder
-from stoker.client.errors import ApiError
 
 if TYPE_CHECKING:
     from .live_api import Live
@@ -34,14 +33,14 @@ def project() -> Path:
     return folder
 
 
-def _kept(live: Live, digest: str, project: str = "default") -> tuple[list[dict[str, Any]], list[bytes]] | None:
+def _kept(live: Live, digest: str) -> tuple[list[dict[str, Any]], list[bytes]] | None:
     """What a worker would be sent: the manifest's entries and the contents in their order."""
     code = live.deps.code
     assert code is not None
 
     async def read() -> bytes | None:
-        found = await code.find(project, digest)
-        return None if found is None else b"".join([piece async for piece in code.pieces(project, found)])
+        found = await code.find("default", digest)
+        return None if found is None else b"".join([piece async for piece in code.pieces("default", found)])
 
     data = live.do(read())
     if data is None:
@@ -85,16 +84,6 @@ def test_the_second_submit_sends_nothing_and_a_change_only_itself(live: Live, pr
         assert sent - 2 * len(bundle.manifest.canonical()) < 200
 
 
-def test_code_is_a_project_s_own(live: Live, project: Path) -> None:
-    with Client() as client:
-        digest = client.ship(project)
-        assert _kept(live, digest, "other") is None
-        with pytest.raises(ApiError) as met:
-            client.submit({"trainer": {"command": ["x"], "code": digest}}, project="other")
-        assert (met.value.code, met.value.errors[0].pointer) == ("UnknownCode", "/spec/trainer/code")
-        assert client.calls.send_code(read_folder(project), project="other") > 6 << 20, "nothing of another's"
-
-
 def test_the_command_ships_then_submits(live: Live, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dry = CliRunner().invoke(cli, ["submit", "--dry-run", "-o", "json", "--", "sh", "run.sh"])
     assert dry.exit_code == 0 and "code" not in json.loads(dry.stdout)["spec"]["trainer"]
@@ -103,15 +92,6 @@ def test_the_command_ships_then_submits(live: Live, project: Path, monkeypatch: 
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["spec"]["trainer"]["code"] == read_folder(project).digest
     assert _kept(live, read_folder(project).digest) is not None
-
-
-def test_who_may_not_submit_may_not_ship(live: Live, project: Path) -> None:
-    token = CliRunner().invoke(cli, ["token", "create", "bob", "--role", "reader", "--project", "default"])
-    result = CliRunner().invoke(cli, ["--token", token.stdout.strip(), "submit", "--", "sh", "run.sh"])
-    assert result.exit_code == 1 and "'bob' may not create trainingjobs" in result.stderr
-    stranger = CliRunner().invoke(cli, ["token", "create", "eve", "--role", "user", "--project", "else"])
-    result = CliRunner().invoke(cli, ["--token", stranger.stdout.strip(), "submit", "--", "sh", "run.sh"])
-    assert result.exit_code == 1 and "There is no project 'default', or the token may not see it" in result.stderr
 
 
 def test_an_upload_goes_on_over_restarts(live: Live, project: Path) -> None:

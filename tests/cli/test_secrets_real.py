@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,5 +165,4 @@ def test_a_secret_from_a_pipe_and_what_is_refused(machine: Machine) -> None:
     for name in ("hf/", "Not A Name", "hf/.."):
         done = subprocess.run([*words[:-1], name], env=machine.env, input=b"v", capture_output=True, timeout=60)
         assert done.returncode in (1, 2), name
-    started = time.monotonic()
-    assert machine("secret", "delete", "hf/read").stdout == "hf/read deleted\n" and time.monotonic() - started < 30
+    assert machine("secret", "delete", "hf/read").stdout == "hf/read deleted\n"
