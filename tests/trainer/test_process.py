@@ -35,15 +35,6 @@ def test_the_default_recipe_reaches_its_target(run, make_config):
     assert "target 0.97 reached after" in outputs[0]
 
 
-@pytest.mark.parametrize(
-    ("epochs", "accuracy"), [(1, 0.9), pytest.param(6, 0.97, marks=pytest.mark.sweep)], ids=["one epoch", "six"]
-)
-def test_mnist_reaches(run, make_config, epochs, accuracy):
-    codes, outputs = run.run(make_config({"data": "mnist5k", "epochs": epochs}, precision="auto"))
-    assert codes == [0], outputs
-    assert run.progress()["summary"]["accuracy"] >= accuracy
-
-
 def test_asked_by_a_signal_it_shows_its_stacks_and_trains_on(run, make_config, small):
     processes = run.start(make_config(small | {"epochs": 5000}))
     run.wait_for_steps(20)
