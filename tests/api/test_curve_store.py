@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -18,11 +17,11 @@ from hypothesis import strategies as st
 
 from stoker.store.clock import ManualClock
 from stoker_api.curves import thinning
-from stoker_api.curves.file import APPLICATION_ID, MIGRATIONS, MOST_METRICS, CurveFile, Sample
+from stoker_api.curves.file import MOST_METRICS, CurveFile, Sample
 from stoker_api.curves.history import Range, curves, job
 from stoker_api.curves.store import CurvesFull, CurveStore
 from stoker_api.curves.thinning import MOST_POINTS, Point, Tail, added, halved, is_full, thinned
-from stoker_api.kept_file import FileUnavailable, NewerFile
+from stoker_api.kept_file import FileUnavailable
 from stoker_api.usage.db import JobFacts
 from tests.support.examples import examples
 
@@ -238,21 +237,6 @@ async def test_curves_of_ended_jobs_are_forgotten_after_a_while(tmp_path) -> Non
         assert await store.forget_old({"uid-1"}.__contains__) == 1
         assert await uids(store) == ["uid-1", "uid-2"]
         assert await store.read(lambda reader: reader.execute("SELECT count(*) FROM points").fetchone()) == (2,)
-
-
-async def test_a_damaged_file_is_kept_aside_and_a_newer_one_left_alone(tmp_path, caplog) -> None:
-    path = tmp_path / "curves.db"
-    path.write_bytes(b"no database" * 1000)
-    with CurveStore(path, ManualClock()) as store:
-        await store.add([many(1)], never)
-        assert store.damaged == 1 and "running jobs go on" in caplog.text
-    assert path.stat().st_mode & 0o777 == 0o600
-    with sqlite3.connect(path) as run:
-        run.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
-        run.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    run.close()
-    with pytest.raises(NewerFile, match="upgrade Stoker"):
-        CurveStore(path, ManualClock())
 
 
 async def test_a_full_disk_is_said_and_what_was_there_stays(tmp_path) -> None:

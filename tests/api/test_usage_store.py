@@ -242,6 +242,7 @@ async def test_a_damaged_file_is_kept_aside_at_the_start(tmp_path, caplog):
         assert (await store.take([JOB], [receipt()])).new == [0] and store.damaged == 1
     (aside,) = tmp_path.glob("usage.db.damaged-*")
     assert aside.read_bytes().startswith(b"no database") and "a new one begun" in caplog.text
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 async def test_a_file_that_is_damaged_later_is_replaced_when_that_is_met(tmp_path, caplog):
