@@ -185,6 +185,55 @@ def test_a_victim_that_gives_itself_years_to_save_keeps_the_claim_for_an_hour_of
     assert claims(world.decide(100 + 300 + 3600)) == {"x": ["v"]}
 
 
+def test_what_a_claim_that_ends_had_kept_lets_another_start_without_its_victims(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 2), sched.node("b", 1))
+    u, w, v = run(sched, "u", "a", since=90), run(sched, "w", "a"), run(sched, "v", "b", since=90)
+    x, y = sched.job("x", workers=2, priority=2), sched.job("y", priority=1)
+    decided = world.feed(u, v, w, x, y).decide(100)
+    assert claims(decided) == {"x": ["u", "v"], "y": ["w"]}
+    world.feed(*(wrote(one, claim=change.claim) for one, change in zip((x, y), decided.claims, strict=True)))
+    world.feed(ended(u), sched.node("b", 1, ready=False))
+    assert world.starts(101) == {"y": ["a"]}
+    assert world.state.victims == {}, "w goes on"
+
+
+def test_what_a_claim_had_kept_that_starts_elsewhere_lets_another_start(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 3))
+    first, *rest = [run(sched, name, "a", since=since) for name, since in (("u", 90), ("v", 90), ("w", 0))]
+    x, y = sched.job("x", 2, priority=2), sched.job("y", priority=1)
+    decided = world.feed(first, *rest, x, y).decide(100)
+    assert claims(decided) == {"x": ["u", "v"], "y": ["w"]}
+    world.feed(*(wrote(one, claim=change.claim) for one, change in zip((x, y), decided.claims, strict=True)))
+    world.feed(ended(first), sched.node("b", 2))
+    assert world.starts(101) == {"x": ["b"], "y": ["a"]}
+    assert world.state.victims == {}
+
+
+def test_a_claim_takes_nothing_elsewhere_of_a_limit_that_is_kept_for_a_job_ahead(sched: SimpleNamespace) -> None:
+    top, _, lent = limited(sched, 6)
+    own = preempting(sched.queue("own", guarantee=3, parent="top"))
+    world = sched.World().feed(top, own, lent, sched.node("a", 4), sched.node("b", 4))
+    v = run(sched, "v", "a", gpus=4, queue="own")
+    x = sched.job("x", 2, queue="own", queued=399, priority=1)
+    decided = world.feed(v, sched.job("aged", 4, queue="lent"), x).decide(400)
+    assert claims(decided) == {"x": ["v"]}, "two GPUs are left, and kept"
+    world.feed(wrote(x, claim=decided.claims[0].claim), sched.node("c", 4))
+    assert world.starts(401) == {}
+    assert world.feed(wrote(v, phase=Phase.SUCCEEDED, placement=())).starts(402).keys() == {"x", "aged"}
+
+
+def test_a_claim_takes_nothing_of_its_node_that_is_kept_for_a_job_ahead(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.queue("other", budget=100), sched.node("a", 4))
+    v = run(sched, "v", "a", gpus=2)
+    x = sched.job("x", queued=399, priority=1)
+    world.feed(v, run(sched, "u", "a", preemptible=False), sched.job("aged", 2, queue="other"), x)
+    decided = world.decide(400)
+    assert claims(decided) == {"x": ["v"]}, "one GPU is left, and kept"
+    world.feed(wrote(x, claim=decided.claims[0].claim), sched.node("a", 4, cpu=65))
+    assert world.starts(401) == {}
+    assert world.feed(ended(v)).starts(402).keys() == {"x", "aged"}
+
+
 @pytest.mark.parametrize("phase", [Phase.QUEUED, Phase.SUCCEEDED, Phase.SUSPENDED, None], ids=str)
 def test_a_claim_waits_for_its_own_victims_alone_however_they_end(phase: Phase | None, sched: SimpleNamespace) -> None:
     world = sched.World().feed(preempting(sched.queue()), sched.node("a", 2))

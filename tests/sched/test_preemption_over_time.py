@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.sched.reservations import RESERVE_AFTER_S
 from stoker.sched.running import _FLOATS, _INTS, _PRODUCTS, RunningJobs
 from stoker.spec.job import ENDED, AttemptEnd, Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import Key
@@ -27,9 +28,16 @@ class Life:
         self.sched, self.rng, self.now, self.made = sched, random.Random(seed), 0.0, 0
         self.las = self.rng.random() < 0.5
         """Queue q stops jobs by its discipline too. All have always just saved."""
+        self.owns = self.rng.random() < 0.5
+        """It reclaims what is guaranteed to it of a limit that it shares with r."""
+        tree = {"parent": "top"} if self.owns else {}
         self.world = sched.World().feed(
-            preempting(sched.queue("q"), discipline=Discipline.LAS if self.las else Discipline.FIFO),
-            preempting(sched.queue("r", gpus=5)),
+            *([sched.queue("top", gpus=6, guarantee=6)] if self.owns else []),
+            preempting(
+                sched.queue("q", guarantee=3 if self.owns else None, **tree),
+                discipline=Discipline.LAS if self.las else Discipline.FIFO,
+            ),
+            preempting(sched.queue("r", gpus=5, **tree)),
             *(sched.node(name, 4) for name in "ab"),
         )
         self.jobs: dict[str, TrainingJob] = {}
@@ -104,7 +112,12 @@ class Life:
                 self.others.append(f"o{len(self.others)}{node}")
                 self.world.feed(sched.other(f"x/{self.others[-1]}", node, 1))
 
-    def decide(self) -> None:
+    def settle(self) -> None:
+        while self.decide():
+            pass
+
+    def decide(self) -> bool:
+        """False: there was nothing to do."""
         decided = self.world.decide(self.now)
         for change in decided.claims:
             self.put(self.jobs[change.key.name], claim=change.claim)
@@ -121,12 +134,14 @@ class Life:
                 placed_at=self.sched.at(self.now),
                 claim=None,
             )
+        return bool(decided.claims or decided.starts)
 
     def check(self) -> None:
         free = self.free()
         assert min(free.values()) >= 0, "a GPU twice"
         used = sum(job.gpus for job in self.holding() if job.spec.queue == "r")
         assert used <= 5, "beyond the limit"
+        assert not self.owns or sum(job.gpus for job in self.holding()) <= 6, "beyond the limit of both"
         for job in self.jobs.values():
             sizes = [len(one) for one in (job.status.placement, self.keeps(job)) if one]
             assert all(job.spec.least_workers <= size <= job.spec.most_workers for size in sizes)
@@ -135,6 +150,8 @@ class Life:
             if claim is None or not claim.victims or job.key not in self.world.state.claims.jobs:
                 continue
             stopped = [self.jobs[one.name] for one in claim.victims]
+            if self.owns and job.spec.queue == "q":
+                stopped = [one for one in stopped if one.spec.queue == "q"]
             assert all(one.spec.queue == job.spec.queue for one in stopped)
             by_class = self.las and job.spec.queue == "q"
             assert all(one.spec.priority < job.spec.priority + by_class for one in stopped)
@@ -171,13 +188,20 @@ def test_no_gpu_twice_no_room_stolen_and_every_claim_becomes_a_start(seed: int, 
         with life.world.state.what_if():
             life.world.decide(life.now)
         assert sched.fingerprint(life.world.state) == before
-        life.decide()
+        life.settle()
         life.check()
-        again = sched.World().feed(*(life.world.state.queues[name].queue for name in "qr"))
+        queues = [known.queue for known in life.world.state.queues.values()]
+        again = sched.World().feed(*queues)
         again.feed(*(sched.node(name, 4) for name in "ab"), *life.jobs.values())
         again.feed(*(sched.other(f"x/{name}", name[-1], 1) for name in life.others))
         assert again.state.claims.jobs.keys() == life.world.state.claims.jobs.keys(), "from the objects alone"
         assert again.state.claims.on == life.world.state.claims.on
+        with life.world.state.what_if():
+            for name in "ab":
+                life.world.state.changes.free_node(name)
+            for name in life.world.state.queues:
+                life.world.state.changes.free_queue(name)
+            assert life.now > RESERVE_AFTER_S or life.world.starts(life.now) == {}, "though all is looked at again"
         assert rows(life.world.state.running) == rows(again.state.running)
         assert again.state.nodes.free_gpu.sum() == life.world.state.nodes.free_gpu.sum()
     for name in life.others:

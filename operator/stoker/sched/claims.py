@@ -22,7 +22,7 @@ from .columns import Holder
 from .entries import LATEST, Entry, Order
 from .leaving import Leaving
 from .nodes import NodeTable
-from .place import place, placed
+from .place import Keep, place, placed
 from .request import NOTHING, Request, Totals
 from .reservations import Kept
 from .state import SchedulerState
@@ -38,10 +38,10 @@ def ready(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, Request
         claim = entry.claim
         if claim is None:
             continue
-        # Other claims wait for victims of their own: once its own have gone, they don't count.
-        all_aside = entry.key in state.claims.ready
+        # Once its own victims have gone, other claims, which wait for theirs, don't count, nor does what is kept.
+        kept = None if entry.key in state.claims.ready else _ahead(state, entry)
         request = entry.held
-        if _has_room(entry, state, all_aside=all_aside) and _fits(state, entry, request, all_aside=all_aside):
+        if _has_room(entry, state, kept) and _fits(state, entry, request, kept):
             yield entry, request, claim.placement
     if state.changes.freed_nodes:
         yield from _elsewhere(state, now)
@@ -98,11 +98,10 @@ def _elsewhere(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, Re
     while turns:
         order, name, request = heappop(turns)
         entry = state.entries[order[2]]
-        if request in vain or not _has_room(entry, state, all_aside=False):
+        if request in vain or not _has_room(entry, state, kept := _ahead(state, entry)):
             continue
-        ahead = (one for one in state.plan if one.order[2] in state.entries and one.binds(order, entry.queue))
         avoid = entry.avoided(now)
-        spread = place(state.nodes, request, avoid, Kept(state, ahead).nodes)
+        spread = place(state.nodes, request, avoid, kept.nodes)
         following = state.claims.of[name][request].next((*order, 0))
         if spread is not None:
             yield entry, request, placed(state.nodes, spread)
@@ -112,21 +111,27 @@ def _elsewhere(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, Re
             heappush(turns, (following, name, request))
 
 
-def _has_room(entry: Entry, state: SchedulerState, *, all_aside: bool) -> bool:
-    """Within its queue's limits, were it not for its own claim, or for all of them."""
+def _ahead(state: SchedulerState, entry: Entry) -> Kept:
+    """What is kept for jobs ahead of it."""
+    plan = (one for one in state.plan if one.order[2] in state.entries)
+    return Kept(state, (one for one in plan if one.binds(entry.order, entry.queue)))
+
+
+def _has_room(entry: Entry, state: SchedulerState, kept: Kept | None) -> bool:
+    """Within its queue's limits beside what is kept, were it not for its own claim; None: for all claims."""
     if not entry.queue.limited(entry.gpu_type):
         return True
-    spared: dict[str, Totals] = {}
+    spared: dict[str, Totals] = {} if kept is None else dict(kept.queues)
     top = entry.queue.path[-1]
     others = (
         (account, request.totals, len(orders))
-        for name, kinds in (state.claims.of.items() if all_aside else ())
+        for name, kinds in (state.claims.of.items() if kept is None else ())
         if state.queues[name].path[-1] is top
         for request, orders in kinds.items()
         for account in state.queues[name].accounts(request.filter.type)
     )
     own = ((account, entry.request.totals, 1) for account in entry.accounts)
-    for account, totals, count in others if all_aside else own:
+    for account, totals, count in others if kept is None else own:
         spared[account.name] = spared.get(account.name, NOTHING).plus(totals, -count)
     return entry.queue.has_room(entry.held, spared)
 
@@ -155,15 +160,18 @@ def end_void(state: SchedulerState) -> dict[Key, int]:
             return found
 
 
-def end_late(state: SchedulerState, now: datetime) -> None:
-    """End the claims whose victims don't end."""
+def end_late(state: SchedulerState, now: datetime) -> int:
+    """End the claims whose victims don't end. Returns: how many."""
+    ended = 0
     for key in state.claims.given_up.due(now):
         claim = state.entries[key].claim
         at = now if claim is None else given_up_at(state, claim)
         if at <= now:
             state.end_claim(state.entries[key])
+            ended += 1
         else:
             state.claims.given_up.set(key, at)
+    return ended
 
 
 def given_up_at(state: SchedulerState, claim: Claim) -> datetime:
@@ -237,15 +245,17 @@ def _kept(state: SchedulerState, name: str, gone: Iterable[Key]) -> list[gpu_gro
     return found
 
 
-def _fits(state: SchedulerState, entry: Entry, request: Request, *, all_aside: bool) -> bool:
-    """Its room is free on each of its nodes, were it not for its own claim, or for all those there."""
+def _fits(state: SchedulerState, entry: Entry, request: Request, kept: Kept | None) -> bool:
+    """Its room is free on each of its nodes beside what is kept, were it not for its own claim; None: for all those
+    there."""
     table = state.nodes
     for name, workers in entry.workers_on.items():
         aside, jobs = {request: {entry.key: workers}}, {entry.key: None}
-        if all_aside:
+        if kept is None:
             aside, jobs = state.claims.on[name], state.claims.jobs
         leaving = [gpu_groups.Claim(sum(workers_of.values()), of) for of, workers_of in aside.items()]
-        if not _would_take(table, name, request, workers, leaving, _others(table, name, jobs)):
+        keep = None if kept is None else kept.nodes
+        if not _would_take(table, name, request, workers, leaving, _others(table, name, jobs), keep):
             return False
     return True
 
@@ -265,14 +275,20 @@ def _would_take(
     workers: int,
     leaving: Iterable[gpu_groups.Claim],
     staying: Iterable[gpu_groups.Claim],
+    keep: Keep | None = None,
 ) -> bool:
     """So many workers are let onto the node and fit there once it has got back what is `leaving`, beside what is
-    `staying`."""
+    `staying` and kept."""
     slot = table.slots.get(name)
     if slot is None or not table.doors[request.nodes].open[slot]:
         return False
-    gpus, cpu, memory = table.free_gpu.item(slot), table.free_cpu.item(slot), table.free_mem.item(slot)
-    extended = {resource: table.extended[resource].free.item(slot) for resource, _ in request.extended}
+    kept = (0, 0, 0) if keep is None else keep.of(slot)
+    gpus, cpu, memory = (column.item(slot) for column in (table.free_gpu, table.free_cpu, table.free_mem))
+    gpus, cpu, memory = gpus - kept[0], cpu - kept[1], memory - kept[2]
+    columns = {resource: table.extended[resource].free for resource, _ in request.extended}
+    if keep is not None:
+        columns = {resource: keep.leave(resource, free) for resource, free in columns.items()}
+    extended = {resource: free.item(slot) for resource, free in columns.items()}
     for count, of in leaving:
         gpus, cpu, memory = gpus + count * of.gpus, cpu + count * of.cpu, memory + count * of.memory
         for resource, each in of.extended if extended else ():
@@ -284,6 +300,6 @@ def _would_take(
     if wanted.memory and memory < wanted.memory:
         return False
     differ = not table.gpus.is_any(request.filter)
-    if wanted.gpus and differ and table.gpus.room_beside(slot, staying, request.filter) < wanted.gpus:
+    if wanted.gpus and differ and table.gpus.room_beside(slot, staying, request.filter) - kept[0] < wanted.gpus:
         return False
     return all(extended[resource] >= workers * count for resource, count in request.extended)

@@ -94,11 +94,18 @@ def _is_late(state: SchedulerState, now: datetime) -> bool:
 
 def _all(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start]:
     """Claims that have become starts, then what fits; then victims for those that don't."""
-    for entry, request, placement in ready(state, now):
-        yield _start(state, entry, request, placement)
-    if _is_late(state, now):
-        end_late(state, now)
-    voided = end_void(state)
+    voided = dict[Key, int]()
+    while True:
+        left = 0
+        for entry, request, placement in ready(state, now):
+            left += entry.claim is not None and entry.claim.placement != placement
+            yield _start(state, entry, request, placement)
+        if _is_late(state, now):
+            left += end_late(state, now)
+        some = end_void(state)
+        voided |= some
+        if not left and not some:  # else what they have left may be what other claims wait for
+            break
     for key in voided:
         state.journal.add(state.claims.voided, key)
     yield from _drain(state, now, reserve_after_s, Preemption(state, now, voided))
