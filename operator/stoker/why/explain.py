@@ -11,22 +11,23 @@ from datetime import datetime
 from stoker.life.failure_hold import hold_hints, hold_message
 from stoker.life.stall import stacks_command, stall_message
 from stoker.sched.decide import decide
+from stoker.sched.elastic import Growths, may_grow
 from stoker.sched.eligible import BUILT_IN
 from stoker.sched.entries import Entry
 from stoker.sched.request import request_of
-from stoker.sched.reservations import RESERVE_AFTER_S
+from stoker.sched.reservations import RESERVE_AFTER_S, Kept
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.outcome import Category
 from stoker.spec.quantity import format_duration
-from stoker.spec.reasons import Code, Explanation, Reason
+from stoker.spec.reasons import Code, Explanation, HintCode, Reason
 
+from . import sentences
 from .blockers import never_in_queue
 from .capacity_reasons import never_on_nodes
 from .counterfactuals import hints
 from .failure_hints import failure_hints
-from .growth import growth
 from .phrases import listed
 from .preemption_risk import warnings_of_running
 from .queue_levels import levels
@@ -42,7 +43,7 @@ def explain(state: SchedulerState, key: Key, now: datetime, *, reserve_after_s: 
     phase = str(entry.job.status.phase)
     queues = levels(state, entry)
     if not entry.pending:
-        ways = _ways_on(state, entry) + growth(state, entry, now)
+        ways = _ways_on(state, entry) + _growth(state, entry, now)
         return Explanation(phase=phase, summary=_summary(entry), hints=ways, queues=queues)
     with state.what_if():
         decisions = decide(state, now, reserve_after_s=reserve_after_s)
@@ -116,6 +117,16 @@ def _ways_on(state: SchedulerState, entry: Entry) -> tuple[Reason, ...]:
         message = f"{stacks_command(job, last.number)} shows where its processes stood when that attempt stalled"
         return (Reason(code=Code.STALLED, message=message),)
     return failure_hints(job) if job.status.phase is Phase.FAILED else ()
+
+
+def _growth(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Reason, ...]:
+    """What an elastic job waits for that runs with fewer workers than it may have."""
+    if entry.key not in state.elastic.placed or not may_grow(state, entry):
+        return ()
+    found = Growths(state, now, Kept(state, (one for one in state.plan if one.order[2] in state.entries))).of(entry)
+    has, most = len(entry.placement), entry.job.spec.most_workers
+    message = sentences.grows(has, most, len(found.placement), found.waits_for, found.at)
+    return (Reason(code=HintCode.GROWS, message=message, queue=entry.queue.name, until=found.at),)
 
 
 def _nodes(entry: Entry) -> str:
