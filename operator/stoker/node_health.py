@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 
-from stoker.spec.gpu_health import HEALTH, GpuCause, GpuHealth, GPUNodeHealth, SickCause
+from stoker.spec.gpu_health import HEALTH, GpuCause, GPUNodeHealth, SickCause
 from stoker.spec.names import BURN_IN, GPU_RESOURCE
 from stoker.spec.node import CORDONED, NODES, Gpu, GPUNode
 from stoker.store.cache import WatchCache
@@ -60,7 +60,7 @@ def is_left_out(node: GPUNode) -> bool:
     return bool(node.status.sick and node.status.gpus) and all(gpu.unavailable for gpu in node.status.gpus)
 
 
-def sick_message(gpu: GpuHealth, causes: Collection[GpuCause]) -> str:
+def sick_message(causes: Collection[GpuCause]) -> str:
     """What is wrong with it, for people."""
     first = min(causes, key=lambda cause: cause.since)
     what = ", ".join(cause.message or cause.code for cause in causes)
@@ -73,7 +73,7 @@ def gpus_with_health(gpus: tuple[Gpu, ...], health: GPUNodeHealth | None) -> tup
     """`unavailable` where a GPU is sick or cordoned, `blamed` where it held back a gang; its power limit."""
     if health is None:
         return gpus
-    why = {gpu.uuid: sick_message(gpu, causes) for gpu, causes in health.sick()}
+    why = {gpu.uuid: sick_message(causes) for gpu, causes in health.sick()}
     for one in health.spec.cordons:
         if one.by == BURN_IN:
             why[one.gpu] = "; ".join(filter(None, (why.get(one.gpu), one.reason)))

@@ -158,7 +158,7 @@ def test_the_index_counts_what_there_is(changes):
     assert counted == expected
 
 
-async def test_filters_and_pages_over_http(world, body):
+async def test_filters_and_pages_over_http(world):
     for number in range(7):
         await world.job(f"job-{number}", queue="small" if number % 2 else "default")
     failed = await world.job("done")

@@ -10,7 +10,7 @@ from stoker_api.jobs.checks import needs_cluster
 ONE = "/v1/projects/alpha/jobs/one"
 
 
-async def test_a_deleted_job_is_gone_at_once(world, body):
+async def test_a_deleted_job_is_gone_at_once(world):
     job = await world.status(await world.job("one"), phase="Running", attempt=1)
     tag = (await world.call("GET", ONE)).headers["etag"]
     await world.status(job, message="moved on")

@@ -127,7 +127,7 @@ async def test_labels_and_annotations_are_kept(world, body):
     assert job["metadata"]["annotations"] == stamped
 
 
-async def test_what_a_job_begins_with_is_there_and_has_ended(world, body):
+async def test_what_a_job_begins_with_is_there_and_has_ended(world):
     recipe = {"recipe": "image-classification"}
     for name, spec, pointer in (
         ("a", {"trainer": {**recipe, "initFrom": {"job": "a"}}}, "/spec/trainer/initFrom/job"),

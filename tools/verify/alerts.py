@@ -28,7 +28,7 @@ from tools.verify.alert_stages import Case, Served, rules, scrape_configs, stage
 DISK = "128m"
 
 
-def checked(folder: Path, only: tuple[str, ...] = (), say: object = print) -> list[Case]:
+def checked(folder: Path, only: tuple[str, ...] = ()) -> list[Case]:
     """Every case of the stages with its times. Raises: NoCompiler, Unavailable."""
     (folder / "nvml").mkdir()
     scenario = Scenario(folder / "nvml")

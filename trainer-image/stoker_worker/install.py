@@ -194,18 +194,18 @@ class Installation:
         own = os.path.join(place, "bin", "python")
         if facts["pip"]:
             self._call([python, "-m", "venv", "--without-pip", "--system-site-packages", place], "/")
-            self._add_parents(place, own, facts)
+            self._add_parents(own, facts)
             words = [python, "-m", "pip", "--python", own, "install", "-r", self._file]
         else:
             uv = self._which("uv")
             if uv is None:
                 raise CannotInstall("%s has no pip, and there is no uv" % python)
             self._call([uv, "venv", "--system-site-packages", "--python", python, place], "/")
-            self._add_parents(place, own, facts)
+            self._add_parents(own, facts)
             words = [uv, "pip", "install", "--python", own, "-r", self._file]
         self._call(words, self._code)
 
-    def _add_parents(self, place: str, own: str, facts: dict[str, object]) -> None:
+    def _add_parents(self, own: str, facts: dict[str, object]) -> None:
         """Upon a virtual environment: a new one would leave it out, and see the Python below it."""
         parents = facts["own"]
         if isinstance(parents, list) and parents:

@@ -50,7 +50,7 @@ class FileChannel:
         """Waits until the pod has come. Raises: ChannelLost, Problem."""
         session = sessions.create(job, pod, worker, f"files of {job.key}")
         try:
-            side = await _met(sessions, session, caller)
+            side = await _met(session, caller)
             await side.send(json.dumps({"kind": "files"}))
             async with asyncio.timeout(CALL_S):
                 answer = json.loads(await side.receive())
@@ -113,7 +113,7 @@ class FileChannel:
         self._sessions.remove(self.session)  # whose worker's side then closes its socket
 
 
-async def _met(sessions: Sessions, session: Session, caller: SessionCaller | None) -> Side:
+async def _met(session: Session, caller: SessionCaller | None) -> Side:
     """The pod's side, once it came. Raises: ChannelLost."""
     session.calling = True
     try:

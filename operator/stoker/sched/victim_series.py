@@ -131,9 +131,9 @@ class VictimSeries:
     def _solved(self, place: int, turn: int) -> Priced:
         """The cheapest set of the first candidates there; of equally cheap ones the smallest that keeps the dearest."""
         among = self._on[place][: max(victims.EXACT, 1)]
-        _, count = self._problem.price(place, among, self._free[place])
+        _, count = self._problem.price(among, self._free[place])
         if not count:  # greed needs more of them than are looked at
-            among, count = self._on[place], self._problem.price(place, self._on[place], self._free[place])[1]
+            among, count = self._on[place], self._problem.price(self._on[place], self._free[place])[1]
             stopped = among[:count]
             for one in reversed(list(stopped)):
                 rest = [other for other in stopped if other is not one]

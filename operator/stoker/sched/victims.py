@@ -166,8 +166,8 @@ class Problem:
         found: list[float] = self.costs.tolist()
         return found
 
-    def price(self, slot: int, candidates: Sequence[tuple[int, list[int]]], free: Sequence[int]) -> tuple[float, int]:
-        """What one more worker there costs, and how many of the candidates are stopped; infinite: no more fit there."""
+    def price(self, candidates: Sequence[tuple[int, list[int]]], free: Sequence[int]) -> tuple[float, int]:
+        """What one more worker on that slot costs, and how many of the candidates are stopped; infinite: none fits."""
         needs, cost = self.needs, 0.0
         before = max(min((have // need for have, need in zip(free, needs, strict=True)), default=self.workers), 0)
         if before < self.workers:
@@ -195,7 +195,7 @@ class Problem:
     def _greedy(self) -> NDArray[np.int64]:
         chosen = np.zeros(len(self.entries), dtype=np.int64)
         free, on_slot = self.free.copy(), [list(one) for one in self.on_slot]
-        prices = [(*self.price(slot, on_slot[slot], free[slot].tolist()), slot) for slot in range(len(on_slot))]
+        prices = [(*self.price(on_slot[slot], free[slot].tolist()), slot) for slot in range(len(on_slot))]
         queue = [(price, slot, count, 0) for price, count, slot in prices]
         heapify(queue)
         turned = [0] * len(on_slot)
@@ -214,7 +214,7 @@ class Problem:
                 missing -= int(self.fits(free[other])) - before
                 on_slot[other] = [one for one in on_slot[other] if not chosen[one[0]]]
                 turned[other] += 1
-                price, count = self.price(other, on_slot[other], free[other].tolist())
+                price, count = self.price(on_slot[other], free[other].tolist())
                 heappush(queue, (price, other, count, turned[other]))
         while (lacking := np.maximum(self.short - chosen @ self.gives, 0)).any():
             useful = np.minimum(self.gives, lacking) / np.maximum(self.short, 1)
@@ -243,11 +243,11 @@ class Problem:
     def _best_on_single_nodes(self) -> list[NDArray[np.int64]]:
         """For one worker: on each of the nodes that look cheapest, the cheapest set."""
         free = self.free.tolist()
-        prices = sorted((self.price(slot, self.on_slot[slot], free[slot])[0], slot) for slot in range(len(free)))
+        prices = sorted((self.price(self.on_slot[slot], free[slot])[0], slot) for slot in range(len(free)))
         return [
             self.best_of(np.array([i for i, _ in self.on_slot[slot][:EXACT]], dtype=np.intp))
             for price, slot in prices[:NODES_EXACT]
-            if price < float("inf") and self.price(slot, self.on_slot[slot][:EXACT], free[slot])[1]
+            if price < float("inf") and self.price(self.on_slot[slot][:EXACT], free[slot])[1]
         ]
 
 
