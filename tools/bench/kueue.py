@@ -147,7 +147,7 @@ SHAPES = {
         ),
         node_count=640,
         cores=96,
-        bound_s=73.0,
+        bound_s=66.0,  # what the work of a queue takes on the cores that are guaranteed to it
         levels=(BLOCK, RACK),
     ),
 }
