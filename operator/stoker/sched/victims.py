@@ -94,11 +94,6 @@ class Problem:
         if not len(wanted):
             self.free = np.zeros((len(self.slots), 0), dtype=np.int64)
 
-    def cheapest(self) -> tuple[Entry, ...] | None:
-        """The jobs to stop so that the request fits, and each limit gets back what it is short of. None: not even all
-        of them would do."""
-        return cheapest_of([self])
-
     def solution(self) -> tuple[float, NDArray[np.int64]]:
         """What the cheapest set costs, and the set; of a problem that is solvable."""
         if len(self.entries) <= EXACT:
