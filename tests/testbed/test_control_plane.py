@@ -20,44 +20,12 @@ from tests.support.testbed.teardown import tear_down
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_rbac_holds_for_users(control_plane: Cluster) -> None:
-    assert control_plane.kubectl("auth", "can-i", "list", "pods", user="alice", check=False).strip() == "no"
-    assert control_plane.kubectl("auth", "can-i", "list", "pods").strip() == "yes"
-    with pytest.raises(BedError, match=r'User "alice" cannot list resource "pods"'):
-        control_plane.kubectl("get", "pods", user="alice")
-    control_plane.kubectl("create", "rolebinding", "team-a", "--clusterrole=view", "--group=team-a")
-    try:
-        until(lambda: "No resources" in _pods(control_plane, "alice"), "alice may list pods", 10)
-        with pytest.raises(BedError, match="Forbidden"):
-            control_plane.kubectl("get", "pods", user="bob")
-    finally:
-        control_plane.kubectl("delete", "rolebinding", "team-a")
-
-
 def test_admission_and_version(control_plane: Cluster) -> None:
     control_plane.kubectl("label", "namespace", "kube-public", "pod-security.kubernetes.io/enforce=restricted")
     with pytest.raises(BedError, match="violates PodSecurity"):
         control_plane.kubectl("run", "root", "--image=busybox", "--privileged", "--namespace=kube-public")
     if not os.environ.get("KUBEBUILDER_ASSETS"):
         assert f'"gitVersion": "{build.kubernetes_version()}"' in control_plane.kubectl("version", "--output=json")
-
-
-def test_service_account_tokens_are_issued_and_reviewed(control_plane: Cluster) -> None:
-    token = control_plane.kubectl("create", "token", "default", "--audience=stoker").strip()
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
-    document = str({**review, "spec": {"token": token, "audiences": ["stoker"]}}).replace("'", '"')
-    answer = control_plane.kubectl(
-        "create", "--filename=-", "--output=jsonpath={.status.user.username}", stdin=document
-    )
-    assert answer == "system:serviceaccount:default:default"
-
-
-def _pods(cluster: Cluster, user: str) -> str:
-    """What `get pods` says on stderr or stdout."""
-    try:
-        return cluster.kubectl("get", "pods", "--output=name", user=user) or "No resources"
-    except BedError as error:
-        return str(error)
 
 
 @pytest.mark.slow
