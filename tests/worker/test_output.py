@@ -4,7 +4,6 @@ import hashlib
 import os
 import re
 import resource
-import sys
 
 import pytest
 
@@ -154,10 +153,3 @@ def test_the_log_goes_on_where_an_earlier_one_ended(worker):
     (worker.folder / "log").write_bytes(b"earlier\n")
     worker.run(["echo", "later"])
     assert worker.log == b"earlier\nlater\n"
-
-
-def test_a_gigabyte_a_second_is_not_needed_but_a_hundred_megabytes_are_quick(worker):
-    """Measured 0.25 s for 100 MB on the build machine."""
-    record = worker.run([sys.executable, "-S", "-c", "import os\nfor _ in range(1600): os.write(1, b'0' * 65536)"])
-    assert record.log_bytes == 1600 * 65536
-    assert record.finished_at - record.started_at < 10
