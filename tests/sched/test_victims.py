@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.sched import victims
+from stoker.sched import preempt, victims
 from stoker.sched.entries import Entry
 from stoker.sched.place import place
 from stoker.sched.state import SchedulerState
@@ -120,6 +120,19 @@ def test_nothing_is_preempted_where_the_queue_does_not_say_so(sched: SimpleNames
     assert claims(world.decide(100)) == {}
     world.feed(preempting(sched.queue()))
     assert claims(world.decide(100)) == {"x": ["u"]}, "once it does"
+
+
+def test_only_domains_that_could_hold_the_gang_are_searched(sched: SimpleNamespace) -> None:
+    """Else a gang that fits in none would cost a search per domain in each decide."""
+    world = sched.World(SchedulerState(("rack",))).feed(preempting(sched.queue()))
+    for name, rack, gpus in (("a", "r", 2), ("b", "s", 1), ("c", "s", 1), ("d", "t", 1), ("e", "u", 1)):
+        world.feed(sched.node(name, gpus, labels={"rack": rack}), run(sched, f"on-{name}", name, gpus=gpus))
+    with mock.patch.object(preempt, "Problem", wraps=preempt.Problem) as searched:
+        world.feed(sched.job("wide", 2, workers=2, required="rack", priority=2))
+        assert claims(world.decide(100)) == {} and searched.call_count == 1
+        world.feed(sched.job("x", workers=2, required="rack", priority=1))
+        assert claims(world.decide(101)) == {"x": ["on-a"]}
+    assert searched.call_count == 1 + 1 + 1 + 2, "again, once for x, and in racks r and s"
 
 
 def test_a_job_that_came_while_a_start_was_written_preempts_once_it_is(sched: SimpleNamespace) -> None:

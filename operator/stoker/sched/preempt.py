@@ -215,19 +215,23 @@ class Preemption:
         if (found.gives.sum(axis=0) < amounts).any():
             return None
         room = self._leaving.room(request, kept.nodes)
-        problems = [
-            one
-            for domain in domains(state.nodes, request.near)
-            if (one := Problem(state.nodes, request, lane.avoid, room, found, amounts, domain=domain)).is_solvable
-        ]
-        if not problems:
+        problem = Problem(state.nodes, request, lane.avoid, room, found, amounts)
+        if not problem.is_solvable:
             return None
-        problem = problems[0]
-        if request.workers == 1 and not request.extended and not short and len(problem.entries) > victims.EXACT:
+        is_one = request.workers == 1 and not request.extended and not request.near.required
+        if is_one and not short and len(problem.rows) > victims.EXACT:
             series = VictimSeries(problem, request)
             made = len(reservations.plan)
             self._series = _Series(lane, request, entry.order[0], series, kept, made, owners)
             return next(iter(self._go_on(request, lane, (entry.order,), reservations)), None)
+        problems = [problem]
+        if request.near.required:
+            most, near = problem.most, domains(state.nodes, request.near)
+            problems = [
+                Problem(state.nodes, request, lane.avoid, room, found, amounts, domain=domain)
+                for domain in near
+                if domain is not None and int(most[domain].sum()) >= request.workers
+            ]
         stopped = cheapest_of(problems)
         if not stopped:
             return None

@@ -58,11 +58,13 @@ class Stoppable:
         self._running = self._now()
         self._lenders = Lenders(state, leaving, self._running.rank)
         self._held: Held | None = None
+        self._found: dict[tuple[str, tuple[object, ...]], MayBeStopped] = {}
 
     def changed(self) -> None:
         """Some of them are stopped now, and others hold other things."""
         self._state.running.refresh()
         self._held = None
+        self._found.clear()
         if self._running.came != self._state.running.came:
             self._running = self._now()
             self._lenders = Lenders(self._state, self._leaving, self._running.rank)
@@ -81,6 +83,16 @@ class Stoppable:
 
     def for_job(self, entry: Entry, request: Request) -> MayBeStopped:
         """`request`: the job's, on GPUs of the type that is tried."""
+        queue = entry.queue
+        if queue.is_guaranteed:  # what has started since counts
+            return self._for_job(entry, request)
+        kind = queue.name, entry.order if queue.las else entry.order[:1]
+        found = self._found.get(kind)
+        if found is None:
+            found = self._found[kind] = self._for_job(entry, request)
+        return found
+
+    def _for_job(self, entry: Entry, request: Request) -> MayBeStopped:
         queue, running, jobs = entry.queue, self._running, self._state.running
         found: list[tuple[Column, Floats]] = []
         owners = tuple[QueueState, ...]()

@@ -83,21 +83,27 @@ class Problem:
         matters[place_of[row]] = True
         number = np.cumsum(matters) - 1
         self.rows, self.costs, self.gives = found.rows[matters], found.costs[matters], found.gives[matters]
-        self.entries: list[Entry] = [one for i in self.rows if (one := found.jobs.jobs[i]) is not None]
+        self._jobs = found.jobs.jobs
         self.holder = number[place_of[row]]
         """Per holding: the candidate; `on`: the slot's place in `slots`; `amounts`: what the request needs of it."""
         self.slots, self.on = np.unique(slot, return_inverse=True)
         self.amounts = workers[:, None] * _amounts(found.jobs, row, request)
+        self._fits = fits
         self.there = int(fits.sum() - fits[self.slots].sum())
         """Workers that fit where no candidate is."""
         self.free = np.array([column[self.slots] for _, column in wanted], dtype=np.int64).reshape(len(wanted), -1).T
         if not len(wanted):
             self.free = np.zeros((len(self.slots), 0), dtype=np.int64)
 
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """The candidates. Made when one is needed: of most problems that have no solution none is."""
+        return [one for i in self.rows if (one := self._jobs[i]) is not None]
+
     def solution(self) -> tuple[float, NDArray[np.int64]]:
         """What the cheapest set costs, and the set; of a problem that is solvable."""
-        if len(self.entries) <= EXACT:
-            found = self.best_of(np.arange(len(self.entries)))
+        if len(self.rows) <= EXACT:
+            found = self.best_of(np.arange(len(self.rows)))
         else:
             found = self._greedy()
             if self.workers == 1 and not self.short.any():
@@ -106,7 +112,14 @@ class Problem:
 
     @cached_property
     def is_solvable(self) -> bool:
-        return self._solved_by(np.ones(len(self.entries), dtype=np.int64))
+        return self._solved_by(np.ones(len(self.rows), dtype=np.int64))
+
+    @property
+    def most(self) -> Column:
+        """Workers that fit on each slot of the table once all candidates have gone."""
+        most = self._fits.copy()
+        most[self.slots] = self.fits(self._freed(np.ones(len(self.rows), dtype=np.int64)))
+        return most
 
     def named(self, chosen: NDArray[np.int64]) -> tuple[Entry, ...]:
         return tuple(self.entries[i] for i in np.flatnonzero(chosen))
@@ -134,14 +147,14 @@ class Problem:
         costs = np.where(solved, subsets @ self.costs[among], np.inf)
         # Of equally cheap ones the smallest set; of those, the one that keeps the dearest.
         best = min(np.flatnonzero(costs <= costs.min() + 1e-9), key=lambda row: (int(subsets[row].sum()), int(row)))
-        chosen = np.zeros(len(self.entries), dtype=np.int64)
+        chosen = np.zeros(len(self.rows), dtype=np.int64)
         chosen[among] = subsets[best]
         return chosen
 
     @cached_property
     def holds(self) -> list[list[tuple[int, list[int]]]]:
         """Candidate → (place of the slot, amounts)."""
-        found: list[list[tuple[int, list[int]]]] = [[] for _ in self.entries]
+        found: list[list[tuple[int, list[int]]]] = [[] for _ in self.rows]
         for i, slot, amounts in zip(self.holder.tolist(), self.on.tolist(), self.amounts.tolist(), strict=True):
             found[i].append((slot, amounts))
         return found
@@ -188,7 +201,7 @@ class Problem:
         return fit and bool((chosen @ self.gives >= self.short).all())
 
     def _greedy(self) -> NDArray[np.int64]:
-        chosen = np.zeros(len(self.entries), dtype=np.int64)
+        chosen = np.zeros(len(self.rows), dtype=np.int64)
         free, on_slot = self.free.copy(), [list(one) for one in self.on_slot]
         prices = [(*self.price(on_slot[slot], free[slot].tolist()), slot) for slot in range(len(on_slot))]
         queue = [(price, slot, count, 0) for price, count, slot in prices]
