@@ -190,6 +190,28 @@ port: api
 scheme: {{ include "stoker.api.scheme" $root | upper }}
 {{- end -}}
 
+{{/* The role of this name, cluster-wide unless `kind` says Role, for a component's account:
+     (dict "root" $ "component" "api" "name" $name). */}}
+{{- define "stoker.binding" -}}
+{{- $kind := default "ClusterRole" .kind }}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}Binding
+metadata:
+  name: {{ .name }}
+{{- if eq $kind "Role" }}
+  namespace: {{ .root.Release.Namespace }}
+{{- end }}
+  labels: {{- include "stoker.labels" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ $kind }}
+  name: {{ .name }}
+subjects:
+- kind: ServiceAccount
+  name: {{ include (printf "stoker.%s.serviceAccountName" .component) .root }}
+  namespace: {{ .root.Release.Namespace }}
+{{- end -}}
+
 {{/* A ClusterRole of this name for every authenticated user: (list $ "name"). */}}
 {{- define "stoker.authenticated" -}}
 ---
