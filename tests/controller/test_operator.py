@@ -26,7 +26,7 @@ from stoker.spec.queue import QUEUES, Queue, QueueSpec
 from stoker.spec.reasons import Code
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
-from stoker.store.port import Conflict, Invalid, NotPermitted
+from stoker.store.port import Conflict, Forbidden, Invalid, NotPermitted, StoreError
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -232,9 +232,10 @@ async def test_a_queue_made_later_lets_its_jobs_go(world: World) -> None:
     await world.phase("a", Phase.SUCCEEDED)
 
 
+@pytest.mark.parametrize("error", [Invalid(["status.placement: Too many"]), Forbidden("denied by the policy p")])
 @pytest.mark.parametrize("gpus", [1, 9])
 async def test_a_status_that_the_store_refuses_stops_only_its_own_job(
-    world: World, monkeypatch: pytest.MonkeyPatch, gpus: int
+    world: World, monkeypatch: pytest.MonkeyPatch, gpus: int, error: StoreError
 ) -> None:
     """Of a start (1 GPU) and of a reason to wait (9): no pass starts over, and the job's GPUs go to the next."""
     patch_status, refused = world.store.patch_status, 0
@@ -243,7 +244,7 @@ async def test_a_status_that_the_store_refuses_stops_only_its_own_job(
         nonlocal refused
         if key.name == "sick":
             refused += 1
-            raise Invalid(["status.placement: Too many: 1: must have at most 0 items"])
+            raise error
         return await patch_status(kind, key, *args, **options)
 
     monkeypatch.setattr(world.store, "patch_status", refuse)

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Any
 
 from stoker.spec.job import JOBS, TrainingJob, TrainingJobStatus
-from stoker.store.port import Conflict, Invalid, NotFound, Store
+from stoker.store.port import Conflict, Forbidden, Invalid, NotFound, NotPermitted, Store
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class Written(Enum):
     CHANGED = auto()
     """The job has changed; that change wakes the loop."""
     REFUSED = auto()
-    """The store takes no such status, and won't by being asked again."""
+    """The store takes no such status, by its rules or a policy of the cluster's, and won't by being asked again."""
 
 
 async def write_status(store: Store, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
@@ -45,7 +45,9 @@ async def try_write_status(store: Store, job: TrainingJob, status: TrainingJobSt
         await write_status(store, job, status)
     except (Conflict, NotFound):
         return Written.CHANGED
-    except Invalid as error:
+    except NotPermitted:
+        raise  # our own account
+    except (Invalid, Forbidden) as error:
         log.error("job %s is left alone until it changes: its status was refused: %s", job.key, error)
         return Written.REFUSED
     return Written.DONE
