@@ -122,6 +122,13 @@ def test_nothing_is_preempted_where_the_queue_does_not_say_so(sched: SimpleNames
     assert claims(world.decide(100)) == {"x": ["u"]}, "once it does"
 
 
+def test_no_more_victims_than_a_status_holds(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 2), *(run(sched, name, "a") for name in "uv"))
+    with mock.patch.object(preempt, "_MOST_VICTIMS", 1):
+        assert claims(world.feed(sched.job("x", 2, priority=1)).decide(100)) == {}
+        assert claims(world.feed(sched.job("y", priority=1)).decide(101)) == {"y": ["u"]}
+
+
 def test_only_domains_that_could_hold_the_gang_are_searched(sched: SimpleNamespace) -> None:
     """Else a gang that fits in none would cost a search per domain in each decide."""
     world = sched.World(SchedulerState(("rack",))).feed(preempting(sched.queue()))

@@ -38,6 +38,8 @@ from .victims import Candidates, Problem, cheapest_of
 
 _HEADS = 64
 """Lanes per queue and decide, the first in order, whose first job victims are looked for."""
+_MOST_VICTIMS = 4096
+"""Of one claim: with their names, which may be long, it still fits into its job's status (etcd takes 1.5 MB)."""
 _FAR_S = 2e11
 Claimed = tuple[Entry, Claim]
 
@@ -165,7 +167,8 @@ class Preemption:
         if not entry.queue.could_hold(request) or self._vain.get(kind, NEVER) <= entry.order[0]:
             return None
         chosen = self._search(request, entry, lane, reservations)
-        if chosen is None:
+        if chosen is None or len(chosen[1]) > _MOST_VICTIMS:
+            chosen = None
             self._vain[kind] = entry.order[0]
         return chosen
 
