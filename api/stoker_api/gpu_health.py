@@ -154,7 +154,7 @@ class GpuHealthKeeper:
         await self._store.patch_status(
             HEALTH,
             known.key,
-            status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            status.dump(),
             manager=_MANAGER,
             uid=known.uid,
             resource_version=known.metadata.resource_version,

@@ -303,9 +303,7 @@ def _merged(newest: Progress | None, reported: Progress, worker: int) -> Progres
 
 
 def _plain(value: StatusModel | None) -> dict[str, Any]:
-    if value is None:
-        return {}
-    return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {} if value is None else value.dump()
 
 
 def _runs(job: TrainingJob) -> bool:

@@ -148,5 +148,5 @@ def _described(found: Services, node: GPUNode, usage: NodeUsage, tests: Mapping[
     if (exporter := found.gpu_health.exporter(node)) is not None:
         more["exporter"] = exporter
     shown = found.gpu_health.burn_ins(node, tests)
-    more["burnIns"] = [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in shown]
+    more["burnIns"] = [one.dump() for one in shown]
     return with_usage(node, usage, **more)

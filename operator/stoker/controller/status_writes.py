@@ -58,11 +58,7 @@ def status_patch(old: TrainingJobStatus, new: TrainingJobStatus) -> dict[str, An
 
     The phase is always in it: of a status that was never written the model reads its default, kubectl nothing.
     """
-    return {"phase": new.phase.value} | _diff(_plain(old), _plain(new))
-
-
-def _plain(model: TrainingJobStatus) -> dict[str, Any]:
-    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"phase": new.phase.value} | _diff(old.dump(), new.dump())
 
 
 def _diff(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from stoker.spec.event import EVENTS, Event
 from stoker.spec.job import JOBS
-from stoker.spec.meta import Kind, ObjectMeta, OwnerReference, Resource
+from stoker.spec.meta import ApiModel, Kind, ObjectMeta, OwnerReference, Resource
 from stoker.spec.pod import PODS
 from stoker.store.port import Invalid
 
@@ -209,6 +209,6 @@ def _json(data: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if isinstance(value, ApiModel):
+        return value.dump()
     raise TypeError(f"a {type(value).__name__}")

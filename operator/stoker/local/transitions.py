@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from stoker.spec.meta import Kind, ObjectMeta, Resource
+from stoker.spec.meta import ApiModel, Kind, ObjectMeta, Resource
 from stoker.store.port import Conflict, Invalid
 
 T = TypeVar("T", bound=Resource)
@@ -93,9 +93,9 @@ def updated(kind: Kind[T], old: T, obj: T, *, version: str) -> T:
 def status_patched(kind: Kind[T], old: T, patch: Mapping[str, Any], *, version: str) -> T:
     """`old` with the merge patch applied to its status; `old` itself if that changes nothing. Raises: Invalid."""
     status = getattr(old, "status", None)
-    if not isinstance(status, BaseModel):
+    if not isinstance(status, ApiModel):
         raise Invalid([f"{kind} has no status"])
-    merged = merge_patch(status.model_dump(mode="json", by_alias=True, exclude_none=True), patch)
+    merged = merge_patch(status.dump(), patch)
     try:
         new_status = type(status).model_validate(merged, by_alias=True, by_name=False)
         new_status = type(status).model_validate_json(_json(new_status))

@@ -18,30 +18,32 @@ from .descriptions import into_json_schema
 from .markers import Keyed
 
 
-class SpecModel(BaseModel):
+class ApiModel(BaseModel):
+    """Immutable, with the names of the API."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        frozen=True,
+        json_schema_extra=into_json_schema,
+    )
+
+    def dump(self) -> dict[str, Any]:
+        """JSON-ready data with the names of the API; fields that are not set are absent."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class SpecModel(ApiModel):
     """What a user writes: unknown fields are errors with a pointer to them."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        extra="forbid",
-        frozen=True,
-        json_schema_extra=into_json_schema,
-    )
+    model_config = ConfigDict(extra="forbid")
 
 
-class StatusModel(BaseModel):
+class StatusModel(ApiModel):
     """What Stoker or the cluster writes: unknown fields (a newer version's) are left aside."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        extra="ignore",
-        frozen=True,
-        json_schema_extra=into_json_schema,
-    )
+    model_config = ConfigDict(extra="ignore")
 
 
 class Key(NamedTuple):
@@ -129,10 +131,6 @@ class Resource(StatusModel):
     @property
     def uid(self) -> str:
         return self.metadata.uid
-
-    def dump(self) -> dict[str, Any]:
-        """The object as JSON-ready data with the names of the API; fields that are not set are absent."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class Condition(StatusModel):

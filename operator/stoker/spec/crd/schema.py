@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from stoker.spec import descriptions
 from stoker.spec.markers import Distinct, Form, Keyed
+from stoker.spec.meta import ApiModel
 from stoker.spec.quantity import QUANTITY
 
 from . import cel, rules
@@ -177,8 +178,8 @@ def _with_rules(schema: Schema, more: Iterable[cel.Rule], use: Use) -> Schema:
 
 def _plain(value: Any) -> Any:
     """A default as JSON."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if isinstance(value, ApiModel):
+        return value.dump()
     if isinstance(value, Enum):
         return value.value
     return list(value) if isinstance(value, tuple) else value
