@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from stoker.sched import decide
 from stoker.sched.discipline import BOUNDS_S, LOSS, STANDS_BACK_S, place_in_time
 from stoker.spec.job import TrainingJob
 from stoker.spec.queue import Discipline, Queue
@@ -99,6 +101,23 @@ def test_a_checkpoint_that_is_reported_makes_a_job_stoppable(sched: SimpleNamesp
     saved = long_run(sched, "u", "a", saved=10)
     world.feed(wrote(saved))
     assert claims(world.decide(11)) == {"x": ["u"]}
+
+
+@pytest.mark.parametrize("elastic", [None, (1, 2)])
+def test_a_change_by_which_nothing_is_saved_has_no_job_looked_at(
+    elastic: tuple[int, int] | None, sched: SimpleNamespace
+) -> None:
+    """Anyone may put labels on a job of theirs, as often as they like."""
+    running = long_run(sched, "u", "a", saved=-3600, elastic=elastic)
+    world = sched.World().feed(las(sched.queue()), sched.node("a", 1), running, sched.job("x"))
+    world.decide(0)
+    again = wrote(running)
+    meta = again.metadata.model_copy(update={"labels": {"a": "b"}})
+    with mock.patch.object(decide, "Preemption", wraps=decide.Preemption) as looked:
+        world.feed(again.model_copy(update={"metadata": meta})).decide(1)
+        assert not looked.called
+        world.feed(wrote(long_run(sched, "u", "a", saved=1, elastic=elastic), 3)).decide(2)
+        assert looked.called
 
 
 def test_what_it_stops_loses_little_of_what_it_has_had(sched: SimpleNamespace) -> None:

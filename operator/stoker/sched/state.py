@@ -34,7 +34,7 @@ from .journal import Journal
 from .lanes import Lanes
 from .nodes import NodeTable
 from .queue_tree import QueueTree
-from .running import RunningJobs, may_be_stopped
+from .running import RunningJobs, loss_of, may_be_stopped
 from .runtime_table import RuntimeTable
 
 
@@ -259,9 +259,11 @@ class SchedulerState:
         self.running.note((entry.key,))
         for name in entry.workers_on:
             self.nodes.mark_moved(name)
-        if (queue.las and queue.filed) or self._yields_more(entry, old):
-            self.journal.set(self, "preempt_at", EARLIEST)  # it may have saved, or begun
-        self.elastic.note(entry)
+        has_saved = queue.las and queue.filed and loss_of(entry) != loss_of(old)
+        if has_saved or self._yields_more(entry, old):
+            self.journal.set(self, "preempt_at", EARLIEST)
+        if job.spec.elastic is not None and (job.status, job.spec) != (old.job.status, old.job.spec):
+            self.elastic.note(entry)
         if job.status.started_at != old.job.status.started_at and queue.preemption.min_runtime is not None:
             self.changes.shift()  # from now on its time counts
         self._recount(entry.key)
