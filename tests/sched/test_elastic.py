@@ -244,10 +244,11 @@ def test_a_growth_that_was_not_written_is_decided_again_on_what_the_job_is_now(s
     assert world.state.nodes.free_gpu.sum() == 1
 
 
-def test_it_grows_at_most_once_in_ten_minutes(sched: SimpleNamespace) -> None:
+@pytest.mark.parametrize("intent", [Intent.RESIZE, Intent.PREEMPT])
+def test_it_grows_at_most_once_in_ten_minutes(intent: Intent, sched: SimpleNamespace) -> None:
     world = sched.World().feed(sched.queue(), sched.node("a", 2))
     e = runs(sched, "e", "a", elastic=(1, 2), saved=200)
-    world.feed(wrote(e, attempts=(ended(sched, 50),)))
+    world.feed(wrote(e, attempts=(ended(sched, 50).model_copy(update={"intent": intent}),)))
     assert grown(world, 100) == {}
     assert world.decide(100).wake_at == sched.at(650)
     assert grown(world, 650) == {"e": ["a", "a"]}

@@ -94,6 +94,14 @@ def test_the_next_look_is_not_before_the_moment_for_which_it_is(sched: SimpleNam
         assert ripe_s <= wake_at.timestamp() < ripe_s + 1e-5
 
 
+def test_a_minimum_run_time_is_kept(sched: SimpleNamespace) -> None:
+    running = long_run(sched, "u", "a", saved=9e6)
+    world = sched.World().feed(preempting(las(sched.queue()), f"{2 * FIRST + 1:.0f}h"), sched.node("a", 1), running)
+    decided = world.feed(sched.job("x")).decide(0)
+    assert (claims(decided), decided.wake_at) == ({}, sched.at(HOUR))
+    assert claims(world.decide(HOUR)) == {"x": ["u"]}
+
+
 def test_a_checkpoint_that_is_reported_makes_a_job_stoppable(sched: SimpleNamespace) -> None:
     running = long_run(sched, "u", "a", saved=-3600)
     world = sched.World().feed(las(sched.queue()), sched.node("a", 1), running, sched.job("x"))

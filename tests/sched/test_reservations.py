@@ -167,6 +167,16 @@ def test_nodes_kept_are_those_free_soonest(ended: dict[str, dict[str, Any]], kep
     assert [world.state.nodes.names[slot] for slot, _ in world.state.plan[0].spread] == [kept]
 
 
+def test_a_gang_has_those_nodes_kept_that_are_free_soonest(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue(budget=100), sched.job("gang", 4, workers=2))
+    for name, ran in (("a", 864_000), ("b", 1200), ("c", 600)):
+        job = sched.job(f"r-{name}", 4, on=[name])
+        status = job.status.model_copy(update={"started_at": sched.at(1000 - ran)})
+        world.feed(sched.node(name, 4), job.model_copy(update={"status": status}))
+    world.decide(1000)
+    assert sorted(world.state.plan[0].nodes) == ["b", "c"]
+
+
 PRIORITIES = [
     # A job is (name, queue, priority, when queued); there is room for two.
     ("passes only its own queue's", [("old", "a", 0, 1), ("young", "b", 9, 2), ("mid", "a", 0, 3)], {"old", "young"}),

@@ -15,11 +15,18 @@ from stoker.sched import preempt, victims
 from stoker.sched.entries import Entry
 from stoker.sched.place import place
 from stoker.sched.state import SchedulerState
-from stoker.spec.job import Phase
+from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.node import GPUNode
 from stoker.spec.outcome import Intent
+from stoker.spec.worker import Held, Progress
 from tests.support.examples import examples
 from tests.support.preempting import claims, cost_of, preempting, run, wrote
+
+
+def held(job: TrainingJob) -> TrainingJob:
+    """Its command has failed: it is kept for a look inside."""
+    return wrote(job, progress=Progress(at=0, held=Held(since=0, until=9e9, exit_code=1)))
+
 
 CASES: list[tuple[str, Any, dict[str, list[str]]]] = [
     (
@@ -31,6 +38,11 @@ CASES: list[tuple[str, Any, dict[str, list[str]]]] = [
         "a checkpoint makes it cheap",
         lambda s: [s.node("a", 2), run(s, "old", "a", saved=99), run(s, "new", "a", since=50), s.job("x", priority=1)],
         {"x": ["old"]},
+    ),
+    (
+        "one that has failed and is held has nothing to lose",
+        lambda s: [s.node("a", 2), held(run(s, "failed", "a")), run(s, "new", "a", since=99), s.job("x", priority=1)],
+        {"x": ["failed"]},
     ),
     (
         "none of the same or a higher priority",
