@@ -25,7 +25,7 @@ from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import ObjectMeta
 from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock, SystemClock
-from stoker_api.code.project import Missing, ProjectCode, Stored, stale_bundles, unnamed_files
+from stoker_api.code.project import Missing, ProjectCode, Stored, unused
 from stoker_api.code.quota import LEASE_S, CodeFull, CodeLimits, CodeQuota
 from stoker_api.code.store import EVERY_S, CodeStore, keep_tidy, named_by
 from stoker_api.code.upload import Files, Upload
@@ -189,11 +189,10 @@ times = st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 100), max_size=6
 
 @given(times, st.frozensets(st.sampled_from("abcdef")), st.floats(0, 200), st.floats(0, 100))
 def test_garbage_is_unnamed_and_old(used_at, named, now_s, keep_s):
-    for decide in (stale_bundles, unnamed_files):
-        gone = decide(used_at, named, now_s, keep_s)
-        assert len(gone) == len(set(gone)) and not set(gone) & named
-        assert {one for one in used_at if one not in named and used_at[one] + keep_s < now_s - 1e-6} <= set(gone)
-        assert all(used_at[one] <= now_s - keep_s for one in gone)
+    gone = unused(used_at, named, now_s, keep_s)
+    assert len(gone) == len(set(gone)) and not set(gone) & named
+    assert {one for one in used_at if one not in named and used_at[one] + keep_s < now_s - 1e-6} <= set(gone)
+    assert all(used_at[one] <= now_s - keep_s for one in gone)
 
 
 KEEP_S = 3 * LEASE_S

@@ -149,7 +149,7 @@ class ProjectCode:
     # Garbage.
 
     def sweep(self, named: Set[str], keep_s: float) -> Iterator[int]:
-        """Remove what `garbage` finds, `named` being the digests that jobs name; each step's bytes. Raises: OSError.
+        """Remove what is `unused`, `named` being the digests that jobs name; each step's bytes. Raises: OSError.
 
         Others go on between the steps. What they use from the beginning of this on is in `_touched` and stays, as does
         what bundles name that are here once the stale ones are gone.
@@ -161,10 +161,10 @@ class ProjectCode:
                 yield 0
                 now_s = self._clock.now().timestamp()
                 used_at = {digest: _time(self._path(digest)) for digest in list(self._known)}
-                for digest in stale_bundles(used_at, named, now_s, max(keep_s, LEASE_S)):
+                for digest in unused(used_at, named, now_s, max(keep_s, LEASE_S)):
                     yield self._remove_bundle(digest)
                 named_at = {entry.name: entry.stat().st_mtime for entry in self._all_files()}
-                for sha256 in unnamed_files(named_at, self._named_files(), now_s, LEASE_S):
+                for sha256 in unused(named_at, self._named_files(), now_s, LEASE_S):
                     yield self._remove_file(sha256)
             finally:
                 self._touched = None
@@ -254,11 +254,7 @@ def _time(path: Path) -> float:
         return 0.0
 
 
-def stale_bundles(used_at: Mapping[str, float], named: Set[str], now_s: float, keep_s: float) -> list[str]:
-    """Of the bundles (digest → last use) those that no job names and that were not used for `keep_s`."""
-    return [digest for digest, used_s in used_at.items() if digest not in named and used_s <= now_s - keep_s]
-
-
-def unnamed_files(named_at: Mapping[str, float], named: Collection[str], now_s: float, lease_s: float) -> list[str]:
-    """Of the files (SHA-256 → when a client last sent or named it) those in no bundle whose lease is over."""
-    return [sha256 for sha256, told_s in named_at.items() if sha256 not in named and told_s <= now_s - lease_s]
+def unused(used_at: Mapping[str, float], named: Collection[str], now_s: float, keep_s: float) -> list[str]:
+    """Of bundles (digest → last use) or files (SHA-256 → when a client last sent or named it) those that are not
+    `named`, by a job or a bundle, and were not used for `keep_s`."""
+    return [one for one, used_s in used_at.items() if one not in named and used_s <= now_s - keep_s]
