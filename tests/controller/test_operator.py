@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ from stoker.controller.recorder import Recorder
 from stoker.controller.render import owned_by
 from stoker.controller.renderers import CannotRender, LocalRenderer
 from stoker.controller.scheduling import Scheduling
+from stoker.sched.decide import ClaimChange, Start
 from stoker.sched.occupancy import queue_usage
 from stoker.scheduler_feed import SchedulerFeed
-from stoker.spec.job import JOBS, Phase, TrainingJob
+from stoker.spec.job import JOBS, Claim, Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.outcome import Category
@@ -375,6 +377,30 @@ async def test_a_start_whose_answer_was_lost_is_not_written_again_nor_its_room_g
     while held:
         held.pop(0)()
     await world.phase("a", Phase.SUCCEEDED)
+
+
+async def test_what_was_decided_is_written_onto_that_version_of_the_job_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner, or another leader, may have changed it since: that is in the cache by now, or in the store alone."""
+    loop, at = world.operator.scheduling, (Placed(worker=0, node="n1"),)
+    claim = Claim(placement=at, victims=(), since=datetime.now(UTC))
+
+    async def write(decided_on: TrainingJob) -> TrainingJobStatus:
+        key, uid, version = decided_on.key, decided_on.uid, decided_on.metadata.resource_version
+        await loop._start(Start(key, uid, version, at, ""))
+        await loop._write_claim(ClaimChange(key, uid, version, claim, False))
+        return (await world.store.get(JOBS, key)).status
+
+    first = await world.submit("a", gpus_per_worker=9)
+    await world.until(lambda: world.job("a").status.message, "its reason")
+    status = await write(first)
+    assert (status.placement, status.claim) == ((), None)
+    seen = world.job("a")
+    monkeypatch.setattr(world.jobs, "get", lambda _: seen)
+    await world.change("a", priority=1)
+    status = await write(seen)
+    assert (status.placement, status.claim) == ((), None)
 
 
 async def test_events_tell_the_story(world: World) -> None:
