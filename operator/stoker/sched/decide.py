@@ -34,7 +34,8 @@ from .wake import held_back, reserving, some_held_back, woken
 
 
 class Start(NamedTuple):
-    """Start this job there. Write it with `resource_version`; on failure call SchedulerState.drop_assumption."""
+    """Start this job there. Write it with `resource_version`: whatever comes of that, the job's next version says it.
+    What is not to be written is taken back by SchedulerState.drop_assumption."""
 
     key: Key
     uid: str
