@@ -86,6 +86,24 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
+{{/* Of a pod: what pulls its image, and where it goes: (dict "of" .Values.api "pullSecrets" .Values.image.pullSecrets). */}}
+{{- define "stoker.placement" -}}
+{{- with .pullSecrets -}}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . }}
+{{- end }}
+{{ end -}}
+{{- with .of.priorityClassName -}}
+priorityClassName: {{ . }}
+{{ end -}}
+{{- range $name := list "nodeSelector" "tolerations" "affinity" -}}
+{{- with index $.of $name -}}
+{{ $name }}: {{- toYaml . | nindent 2 }}
+{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "stoker.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
