@@ -56,18 +56,18 @@ class Life:
         """Job → when it was seen placed for the first time."""
         self.phases: dict[str, Phase] = {}
         self.running_s: dict[str, float] = {}
+        self.mimic = Mimic(client, self.pods, self._life_of)
 
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[None]:
         following = [asyncio.create_task(cache.run()) for cache in (self.jobs, self.pods)]
         self.jobs.subscribe(self._seen)
-        mimic = Mimic(self.client, self.pods, self._life_of)
         try:
             for cache in (self.jobs, self.pods):
                 await cache.synced()
             yield
         finally:
-            mimic.unsubscribe()
+            self.mimic.unsubscribe()
             for task in following:
                 task.cancel()
             await asyncio.gather(*following, return_exceptions=True)
@@ -99,10 +99,13 @@ class Life:
         await self.store.create(JOBS, TrainingJob(metadata=ObjectMeta(name=name, namespace=PROJECT), spec=spec))
 
     async def until(self, phase: Phase, names: list[str], timeout_s: float) -> float:
-        """Waits until the jobs are in that phase; when that was. Raises: TimeoutError; as `check_operator`."""
+        """Waits until the jobs are in that phase; when that was. Raises: TimeoutError; the mimic's failure; as
+        `check_operator`."""
         began = time.monotonic()
         while not all(self.phases.get(name) is phase for name in names):
             self.bench.check_operator()
+            if self.mimic.failure is not None:
+                raise self.mimic.failure
             if time.monotonic() - began > timeout_s:
                 raise TimeoutError(f"not all {phase} after {timeout_s} s: {Counter(map(self.phases.get, names))}")
             await asyncio.sleep(0.2)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +20,7 @@ from stoker.spec.meta import Key
 from stoker.spec.pod import Pod
 from stoker.spec.worker import ExitRecord
 from stoker.store.cache import Change, WatchCache
-from stoker.store.port import NotFound
+from stoker.store.port import Conflict, NotFound
 
 _WRITE = Call("mimic", "Pod", lane=RequestLane.WRITE)
 
@@ -32,6 +33,8 @@ class Mimic:
         self._client, self._life_of = client, life_of
         self._stopped: dict[Key, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.failure: BaseException | None = None
+        """Of a pod whose life was given up: it would stay as it is, and its job with it."""
         self.unsubscribe = pods.subscribe(self._changed)
 
     def _changed(self, change: Change[Pod]) -> None:
@@ -43,9 +46,14 @@ class Mimic:
             stopped = self._stopped[pod.key] = asyncio.Event()
             task = asyncio.create_task(self._live(pod, stopped))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
         if pod.metadata.deletion_timestamp is not None:
             stopped.set()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            self.failure = self.failure or task.exception()
 
     async def _live(self, pod: Pod, stopped: asyncio.Event) -> None:
         path = f"/api/v1/namespaces/{pod.key.namespace}/pods/{pod.key.name}"
@@ -67,7 +75,8 @@ class Mimic:
             "metadata": {"name": path.rpartition("/")[2]},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._client.request(_WRITE, "POST", f"{path}/binding", body=encoded(binding))
+        with suppress(Conflict):  # it is being deleted, or the answer to the same request was lost
+            await self._client.request(_WRITE, "POST", f"{path}/binding", body=encoded(binding))
         began, began_s = now(), time.time()
         await self._say(path, "Running", {"running": {"startedAt": began}}, began)
         try:
