@@ -333,7 +333,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         return one.name, (state.queues if isinstance(one, QueueState) else state.runtimes.states).get(one.name) is one
 
     table, waiters = state.nodes, state.lanes.waiters
-    views: dict[Any, Any] = {**table.columns, **table.extended, **table.doors}
+    views: dict[Any, Any] = {**table.columns, **table.extended, **table.eligible}
     return {
         "slots": dict(table.slots),
         "has parts": table.gpus._has_parts,
@@ -469,7 +469,7 @@ def accounting(state: SchedulerState) -> dict[str, Any]:
         "open": {
             (name, wanted): bool(view.open[slot])
             for name, slot in state.nodes.slots.items()
-            for wanted, view in state.nodes.doors.items()
+            for wanted, view in state.nodes.eligible.items()
         },
         "queues": {name: queue_usage(state, name) for name in state.queues},
         "types": {

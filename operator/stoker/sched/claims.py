@@ -280,7 +280,7 @@ def _would_take(
     """So many workers are let onto the node and fit there once it has got back what is `leaving`, beside what is
     `staying` and kept."""
     slot = table.slots.get(name)
-    if slot is None or not table.doors[request.nodes].open[slot]:
+    if slot is None or not table.eligible[request.nodes].open[slot]:
         return False
     kept = (0, 0, 0) if keep is None else keep.of(slot)
     gpus, cpu, memory = (column.item(slot) for column in (table.free_gpu, table.free_cpu, table.free_mem))

@@ -63,7 +63,7 @@ class ExtendedView:
 
 
 @dataclass(slots=True)
-class DoorView:
+class EligibleNodes:
     """The nodes that are ready and let a filter's workers in."""
 
     arrays: ClassVar[tuple[str, ...]] = ("open",)
@@ -79,4 +79,4 @@ class DomainView:
     ids: Column
 
 
-View = GpuView | ExtendedView | DoorView | DomainView
+View = GpuView | ExtendedView | EligibleNodes | DomainView

@@ -20,7 +20,7 @@ from stoker.spec.gpu_types import SHIPPED, GpuTypes
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
 
-from .columns import Column, DoorView, ExtendedView, ForeignClaim, GpuView, Holder, Mask, View
+from .columns import Column, EligibleNodes, ExtendedView, ForeignClaim, GpuView, Holder, Mask, View
 from .eligible import NodeFilter
 from .gpu_groups import Claim
 from .journal import Journal, K
@@ -28,7 +28,7 @@ from .node_domains import NodeDomains
 from .node_gpus import NodeGpus
 from .request import WHOLE_GPUS, GpuFilter, Request, Totals
 
-V = TypeVar("V", GpuView, ExtendedView, DoorView)
+V = TypeVar("V", GpuView, ExtendedView, EligibleNodes)
 
 _COLUMNS = (
     *("usable", "total", "rest_gpu", "free_gpu"),
@@ -53,7 +53,7 @@ class NodeTable:
         """Node -> the pods besides jobs that hold room there; as `claims`."""
         self.columns: dict[GpuFilter, GpuView] = {}
         self.extended: dict[str, ExtendedView] = {}
-        self.doors: dict[NodeFilter, DoorView] = {}
+        self.eligible: dict[NodeFilter, EligibleNodes] = {}
         self.moved: set[int] = set()
         """Slots whose holders changed since `expected_ends` looked. An undo adds to it too."""
         self._narrowed: dict[GpuFilter, tuple[GpuFilter, ...]] = {}
@@ -71,7 +71,7 @@ class NodeTable:
 
     def open_for(self, wanted: NodeFilter) -> Mask:
         """Slots where the workers may go at all."""
-        return self.doors[wanted].open
+        return self.eligible[wanted].open
 
     def free_for(self, wanted: GpuFilter) -> Column:
         """GPUs that a request with this filter may count on, per slot."""
@@ -151,8 +151,8 @@ class NodeTable:
             self._fill_gpus(gpus, wanted, slot)
         for resource, extended in self.extended.items():
             self._fill_extended(extended, resource, slot)
-        for nodes, door in self.doors.items():
-            self._fill_door(door, nodes, slot)
+        for nodes, view in self.eligible.items():
+            self._fill_eligible(view, nodes, slot)
         self._domains.put(slot, node.metadata.labels)
         return slot
 
@@ -210,7 +210,9 @@ class NodeTable:
         size = len(self.ready)
         if request.filter not in WHOLE_GPUS:  # those have columns from when they need them
             self._use(self.columns, request.filter, lambda: GpuView(_zeros(size), _zeros(size)), self._fill_gpus)
-        self._use(self.doors, request.nodes, lambda: DoorView(np.zeros(size, dtype=np.bool_)), self._fill_door)
+        self._use(
+            self.eligible, request.nodes, lambda: EligibleNodes(np.zeros(size, dtype=np.bool_)), self._fill_eligible
+        )
         for name, _ in request.extended:
             self._use(self.extended, name, lambda: ExtendedView(_zeros(size), _zeros(size)), self._fill_extended)
 
@@ -221,7 +223,7 @@ class NodeTable:
                 for narrowed in self._narrowed.get(request.filter, ()):
                     self._journal.drop(self.columns, narrowed)
                 self._journal.drop(self._narrowed, request.filter)
-        self._leave(self.doors, request.nodes)
+        self._leave(self.eligible, request.nodes)
         for name, _ in request.extended:
             self._leave(self.extended, name)
 
@@ -316,7 +318,7 @@ class NodeTable:
         self._journal.cell(view.rest, slot, rest)
         self._journal.cell(view.free, slot, free)
 
-    def _fill_door(self, view: DoorView, nodes: NodeFilter, slot: int) -> None:
+    def _fill_eligible(self, view: EligibleNodes, nodes: NodeFilter, slot: int) -> None:
         node = self.objects[self.names[slot]]
         self._journal.cell(view.open, slot, node.status.ready and nodes.admits(node))
 
@@ -338,7 +340,7 @@ class NodeTable:
     def _arrays(self) -> Iterator[tuple[NodeTable | View, str]]:
         """(owner, attribute) of every column."""
         yield from ((self, name) for name in (*_COLUMNS, "ready"))
-        views = (self.columns, self.extended, self.doors, self._domains.views)
+        views = (self.columns, self.extended, self.eligible, self._domains.views)
         for view in chain[View](*(one.values() for one in views)):
             yield from ((view, name) for name in view.arrays)
 

@@ -26,10 +26,10 @@ def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -
     """All of them, were there no jobs: closed nodes, unusable GPUs, resources no node offers, lasting pods, blame."""
     if not table.slots:
         return ["no node is known"]
-    door = table.open_for(request.nodes)
+    eligible = table.open_for(request.nodes)
     found = list(closed(table, request.nodes))
-    found += _unusable(table, request, np.flatnonzero(door).tolist())
-    usable = without(table, door, avoid)
+    found += _unusable(table, request, np.flatnonzero(eligible).tolist())
+    usable = without(table, eligible, avoid)
     for resource, need, rest in _lasting(table, request):
         found += held_outside(table, usable, resource, need, rest, lasting_only=True)
     if avoid:
@@ -39,13 +39,13 @@ def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -
 
 def closed(table: NodeTable, wanted: NodeFilter) -> Iterator[str]:
     """The nodes that take none of the filter's workers, each listed once: by labels, then absence, then taints."""
-    door = table.open_for(wanted)
+    eligible = table.open_for(wanted)
     lacking: list[str] = []
     cordoned: list[str] = []
     lost: list[str] = []
     away: list[str] = []
     tainted: dict[str, list[str]] = {}
-    for name in sorted(name for name, slot in table.slots.items() if not door[slot]):
+    for name in sorted(name for name, slot in table.slots.items() if not eligible[slot]):
         node = table.objects[name]
         if wanted.lacking(node.metadata.labels):
             lacking.append(name)
