@@ -153,21 +153,21 @@ class KubeClient:
                 throttled += 1
                 if throttled >= _THROTTLED_TRIES:
                     raise
-                self._tell_again(call, "throttled")
+                self._count_repeat(call, "throttled")
                 await self._clock.sleep(error.retry_after_s * self._rng.uniform(1.0, 1.5))
             except _Rejected as error:
                 if renewed or not await self._endpoint.renew():
                     raise error.forbidden from None
-                self._tell_again(call, "rejected")
+                self._count_repeat(call, "rejected")
                 renewed = True
             except _Lost as error:
                 tries += 1
                 if tries >= call.tries:
                     raise Unavailable(str(error)) from error
-                self._tell_again(call, "lost")
+                self._count_repeat(call, "lost")
                 await self._clock.sleep(max(error.wait_s, self.backoff_s(tries)))
 
-    def _tell_again(self, call: Call, why: str) -> None:
+    def _count_repeat(self, call: Call, why: str) -> None:
         if self._meter is not None:
             self._meter.again(call.verb, call.kind, why)
 

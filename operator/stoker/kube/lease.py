@@ -186,8 +186,8 @@ class LeaderElection:
         if holder in ("", self.identity):
             return True
         assert self._lease is not None
-        told_s = self._lease.spec.lease_duration_seconds or 0
-        return self._clock.monotonic() >= self._seen_at + max(self._timing.lease_s, told_s)
+        declared_s = self._lease.spec.lease_duration_seconds or 0
+        return self._clock.monotonic() >= self._seen_at + max(self._timing.lease_s, declared_s)
 
     async def _write(self) -> Lease:
         """Take or renew it, as seen; a lease that has changed since is a Conflict."""
