@@ -66,7 +66,7 @@ class WatchCache(Generic[T]):
         self._handlers: dict[object, Handler[T]] = {}
         self._version: str | None = None
         self._watch: Watching[T] | None = None
-        self._told_at = clock.monotonic()
+        self._confirmed_at = clock.monotonic()
         self._failures = 0
         self._synced = asyncio.Event()
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -123,9 +123,9 @@ class WatchCache(Generic[T]):
 
         Counted from the beginning before the first list. 0 while a store in this process is followed.
         """
-        told_s = max(0.0, self._clock.monotonic() - self._told_at)
+        age_s = max(0.0, self._clock.monotonic() - self._confirmed_at)
         watch = self._watch
-        return told_s if watch is None else min(told_s, watch.silent_s())
+        return age_s if watch is None else min(age_s, watch.silent_s())
 
     # Waiting and following.
 
@@ -199,7 +199,7 @@ class WatchCache(Generic[T]):
                 old = None
             if old is None or old.metadata.resource_version != new.metadata.resource_version:
                 self._apply(old, new)
-        self._told_at = self._clock.monotonic()
+        self._confirmed_at = self._clock.monotonic()
         self._advance(page.resource_version)
         self._synced.set()
 
@@ -218,7 +218,7 @@ class WatchCache(Generic[T]):
                 self._advance(event.resource_version)
         finally:
             self._watch = None
-            self._told_at = max(self._told_at, self._clock.monotonic() - watch.silent_s())
+            self._confirmed_at = max(self._confirmed_at, self._clock.monotonic() - watch.silent_s())
 
     def _apply(self, old: T | None, new: T | None) -> None:
         if new is not None:

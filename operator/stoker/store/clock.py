@@ -75,7 +75,7 @@ class ManualClock:
             return
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._elapsed_s + seconds, next(self._order), woken))
-        self._tell_watchers()
+        self._wake_watchers()
         await woken
 
     @property
@@ -98,7 +98,7 @@ class ManualClock:
             if not woken.done():
                 woken.set_result(None)
 
-    def _tell_watchers(self) -> None:
+    def _wake_watchers(self) -> None:
         asleep = self.sleepers
         for count, reached in self._watchers:
             if asleep >= count and not reached.done():

@@ -1,6 +1,6 @@
 """The store port: what the operator, the api and the node agent may ask of a store, whichever it is.
 
-Owns the protocol, the typed errors and the watch's words. Knows no adapter. Two adapters implement it (`stoker.local`
+Owns the protocol, the typed errors and the watch's events. Knows no adapter. Two adapters implement it (`stoker.local`
 and `stoker.kube`); `tests/contract` runs one suite against each. The semantics are Kubernetes' own as far as we use
 them (API concepts: resource versions, "efficient detection of changes", finalizers, garbage collection).
 """

@@ -24,7 +24,7 @@ from typing import Literal
 
 _RULE = re.compile(
     r"(?P<action>kill|fail)(?:\s+(?P<side>before|after))?\s+"
-    # A number, or a name: `room.verb` and perhaps more words. A misspelt rule must not pass for a name.
+    # A number, or a name: `room.verb` and perhaps arguments. A misspelt rule must not pass for a name.
     r"(?P<call>\d+|[^\s:]*[.*][^\s:]*(?:\s+[^\s:]+)*)(?::(?P<nth>\d+|\*))?"
 )
 
