@@ -33,7 +33,7 @@ MOST_KEYS = 64
 
 
 class SecretMissing(Exception):
-    """A secret that a worker needs is not there, in the kubelet's words."""
+    """A secret that a worker needs does not exist; the message is the kubelet's."""
 
 
 class _Kept(StatusModel):

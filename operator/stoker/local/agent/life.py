@@ -156,7 +156,7 @@ class Lives:
             self._release(pod_uid)
             down.stage = Stage.BURIED
         async with self._gate:
-            await self._tell_end(down, pod)
+            await self._write_end(down, pod)
 
     async def _advance(self, pod_uid: str, pod: Pod | None) -> Worker | None:
         """The worker, if it is down for good and its end is still to be written."""
@@ -179,7 +179,7 @@ class Lives:
                 self._stop(worker, pod)
             elif worker.stage is Stage.RUNNING and not worker.running_written:
                 if pod.status.phase is PodPhase.PENDING and worker.started_at is not None:
-                    await self._tell(pod, status.running(worker.started_at))
+                    await self._write_status(pod, status.running(worker.started_at))
                 worker.running_written = True
             return None
         return worker if await self._is_over(worker, pod) else None
@@ -190,10 +190,10 @@ class Lives:
         """Lease and start what the pod asks for, or say why not."""
         if pod.metadata.deletion_timestamp is not None:
             self._fetches.drop(pod.uid)
-            await self._tell(pod, status.never_started())
+            await self._write_status(pod, status.never_started())
             return
         if pod.status.phase is not PodPhase.PENDING:  # it ran, and its folder is gone
-            await self._tell(pod, status.lost(None, self._clock.now()))
+            await self._write_status(pod, status.lost(None, self._clock.now()))
             return
         try:
             order = parse_pod(pod)
@@ -204,7 +204,7 @@ class Lives:
             peers = order.workers if order.mode is LaunchMode.ONCE else 1
             lease = self.leases.take(pod.uid, order.gang, order.wish, peers)
         except SecretMissing as missing:  # as a kubelet waits: its operator withdraws the gang
-            await self._tell(pod, status.waiting(CONFIG_ERROR, str(missing)))
+            await self._write_status(pod, status.waiting(CONFIG_ERROR, str(missing)))
             return
         except HeldByOthers as shortage:
             # The scheduler has seen another worker's end before us, or not yet a pod whose job is gone: no fault of
@@ -213,7 +213,7 @@ class Lives:
             self._waiting[pod.uid] = None
             return
         except (BadPod, CannotLease) as refusal:
-            await self._tell(pod, status.rejected(str(refusal)))
+            await self._write_status(pod, status.rejected(str(refusal)))
             return
         folder, job_folder = self._around.folder(pod.uid), self._around.datadir.jobs / order.job_uid
         launch = compose_launch(
@@ -255,10 +255,10 @@ class Lives:
         fetch = self._fetches.get(pod.uid, order.env[FETCH_VARIABLE], {**order.env, **secrets})
         if not fetch.done:
             if not pod.status.init_container_statuses:
-                await self._tell(pod, status.fetching(self._clock.now()))
+                await self._write_status(pod, status.fetching(self._clock.now()))
             return None
         if fetch.error:
-            await self._tell(pod, status.not_fetched(fetch.error, self._clock.now()))
+            await self._write_status(pod, status.not_fetched(fetch.error, self._clock.now()))
             self._fetches.drop(pod.uid)
             return None
         return fetch.places
@@ -306,9 +306,11 @@ class Lives:
         if pod is None or pod.ended:
             self._forget(worker)
         elif pod.metadata.deletion_timestamp is not None:
-            await self._tell(pod, status.never_started())
+            await self._write_status(pod, status.never_started())
         elif tries >= TRIES:
-            await self._tell(pod, status.rejected(f"the worker could not be started, tried {tries} times: {why}"))
+            await self._write_status(
+                pod, status.rejected(f"the worker could not be started, tried {tries} times: {why}")
+            )
         else:
             logger.warning("worker %s was not started: %s", worker.pod_uid, why)
             self._queue.add_after(worker.pod_uid, LOOK_AGAIN_S * 2**tries)
@@ -363,11 +365,11 @@ class Lives:
             self._queue.add_after(worker.pod_uid, LOOK_AGAIN_S)
             return False
         if found.started is None and not found.ended:
-            await self._not_started(worker, pod, await self._in_thread(_last_words, folder))
+            await self._not_started(worker, pod, await self._in_thread(_last_line, folder))
             return False
         return True
 
-    async def _tell_end(self, worker: Worker, pod: Pod | None) -> None:
+    async def _write_end(self, worker: Worker, pod: Pod | None) -> None:
         """Write how the worker ended into the pod's status; by now nothing of it is left and its leases are free."""
         if pod is None or pod.ended:
             self._forget(worker)
@@ -375,12 +377,12 @@ class Lives:
         folder = self._around.folder(worker.pod_uid)
         record = await self._in_thread(folder.read_exit)
         if record is not None:
-            await self._tell(pod, status.ended(record))
+            await self._write_status(pod, status.ended(record))
         else:
             for line in await self._in_thread(folder.keep_files):
                 logger.warning("worker %s: %s", worker.pod_uid, line)
             found = await self._in_thread(folder.look)
-            await self._tell(pod, status.lost(found.started.at if found.started else None, self._clock.now()))
+            await self._write_status(pod, status.lost(found.started.at if found.started else None, self._clock.now()))
 
     def _remove_memory_group(self, pod_uid: str) -> None:
         launch = self._around.folder(pod_uid).read_launch()
@@ -392,7 +394,7 @@ class Lives:
         self._tries.pop(worker.pod_uid, None)
         self.ended[worker.pod_uid] = worker.job_uid
 
-    async def _tell(self, pod: Pod, patch: status.Patch) -> None:
+    async def _write_status(self, pod: Pod, patch: status.Patch) -> None:
         """Raises: StoreError other than that the pod is no more."""
         try:
             await self._store.patch_status(PODS, pod.key, patch, manager=MANAGER, uid=pod.uid)
@@ -413,8 +415,8 @@ class Lives:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
 
-def _last_words(folder: WorkerFolder) -> str:
-    """The end of what a supervisor said that did not come to its start."""
+def _last_line(folder: WorkerFolder) -> str:
+    """The last line in the log of a supervisor that ended before it started its worker."""
     try:
         lines = (folder.path / LOG_FILE).read_bytes()[-2000:].decode(errors="replace").split("\n")
     except OSError:

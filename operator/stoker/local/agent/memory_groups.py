@@ -84,7 +84,7 @@ def _v2_parent(here: Path) -> Path | None:
         if not (group / _CONTROL).exists():
             return None
         # Who moves a process needs to write the list of the group that both places have above them.
-        if os.access(group / PROCS_FILE, os.W_OK) and "memory" in _words(group / _CONTROL) and _can_limit(group):
+        if os.access(group / PROCS_FILE, os.W_OK) and "memory" in _entries(group / _CONTROL) and _can_limit(group):
             return group
     return None
 
@@ -136,10 +136,10 @@ def _if_there(file: Path, text: str) -> None:
 
 
 def _pids(group: Path) -> list[int]:
-    return [int(word) for word in _words(group / PROCS_FILE)]
+    return [int(pid) for pid in _entries(group / PROCS_FILE)]
 
 
-def _words(file: Path) -> list[str]:
+def _entries(file: Path) -> list[str]:
     try:
         return file.read_text().split()
     except OSError:
