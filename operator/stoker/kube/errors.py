@@ -110,7 +110,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
 
 
 def to_error(status: Status, what: str, *, wait_s: float = 0.0) -> StoreError:
-    """The error to raise. `what`: the call, for the message ("create Pod team-a/x"); `wait_s`: the answer's Retry-After."""
+    """The error to raise. `what`: the call, for people ("create Pod team-a/x"); `wait_s`: the answer's Retry-After."""
     text = f"{what}: {status.message or f'HTTP {status.code}'}"
     reasons = {cause.reason for cause in status.details.causes}
     match status.code:

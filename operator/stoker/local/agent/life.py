@@ -365,7 +365,7 @@ class Lives:
             self._queue.add_after(worker.pod_uid, LOOK_AGAIN_S)
             return False
         if found.started is None and not found.ended:
-            await self._not_started(worker, pod, await self._in_thread(_last_line, folder))
+            await self._not_started(worker, pod, await self._in_thread(_last_log_line, folder))
             return False
         return True
 
@@ -415,10 +415,10 @@ class Lives:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
 
-def _last_line(folder: WorkerFolder) -> str:
+def _last_log_line(folder: WorkerFolder) -> str:
     """The last line in the log of a supervisor that ended before it started its worker."""
     try:
         lines = (folder.path / LOG_FILE).read_bytes()[-2000:].decode(errors="replace").split("\n")
     except OSError:
         lines = []
-    return next((line for line in reversed(lines) if line.strip()), "its supervisor ended at once, without a word")
+    return next((line for line in reversed(lines) if line.strip()), "its supervisor ended at once and logged nothing")
