@@ -144,7 +144,7 @@ class PollLoop:
         self._meters.event(event)
         owners = self._meters.owners(event.uuid)
         whose = ", ".join(f"{owner.pod_namespace}/{owner.pod_name}" for owner in owners) or "no pod"
-        log.warning("GPU %d (%s), held by %s: %s %s %s", *_event_words(event, whose))
+        log.warning("GPU %d (%s), held by %s: %s %s %s", *_log_arguments(event, whose))
         if self._reports is not None:
             self._reports.event(event, owners)
 
@@ -185,5 +185,5 @@ class PollLoop:
         return values
 
 
-def _event_words(event: GpuEvent, whose: str) -> tuple[int, str, str, str, str, str]:
+def _log_arguments(event: GpuEvent, whose: str) -> tuple[int, str, str, str, str, str]:
     return event.index, event.uuid, whose, event.kind, str(event.code or ""), event.text

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .reporting.reporter import UsageReporter
 
 END_S = 1.5
-"""For the last words to disk, api and receiver. What is left then is in the spool; a push is lost."""
+"""For the last writes to disk, api and receiver. What is left then is in the spool; a push is lost."""
 STACK_BYTES = 512 << 10
 """Of each thread; the default of 8 MiB counts where memory is not overcommitted."""
 

@@ -59,10 +59,10 @@ class Options:
         return tuple(name for name in COLLECTORS if name not in self.no_collector)
 
 
-def parse(words: Sequence[str], environment: Mapping[str, str]) -> Options:
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """Ends the process with code 2 and a sentence if they can't be used, as argparse does."""
     parser = _parser(environment)
-    found = vars(parser.parse_args(words))
+    found = vars(parser.parse_args(arguments))
     found["no_collector"], found["retired_gpu"] = tuple(found["no_collector"]), tuple(found["retired_gpu"])
     matching = [
         (len(pattern), count) for pattern, count in found["expected_gpus"] if fnmatchcase(found["node"], pattern)
@@ -151,17 +151,17 @@ def _converted(
     parser: argparse.ArgumentParser,
     flag: str,
     kind: Callable[[str], Any],
-    words: Sequence[str],
+    values: Sequence[str],
     choices: Sequence[str] | None,
 ) -> list[Any]:
     found = []
-    for word in words:
+    for value in values:
         try:
-            found.append(kind(word))
+            found.append(kind(value))
         except (ValueError, argparse.ArgumentTypeError) as error:
             parser.error(f"{flag} (from the environment): {error}")
-        if choices is not None and word not in choices:
-            parser.error(f"{flag} (from the environment): {word!r} is not one of {', '.join(choices)}")
+        if choices is not None and value not in choices:
+            parser.error(f"{flag} (from the environment): {value!r} is not one of {', '.join(choices)}")
     return found
 
 

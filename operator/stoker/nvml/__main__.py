@@ -47,7 +47,7 @@ class LineWriter:
             os._exit(0)
 
 
-def parse_options(words: list[str]) -> argparse.Namespace:
+def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stoker.nvml", description="Print what NVML knows.")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two polls (default 1)")
     parser.add_argument(
@@ -61,7 +61,7 @@ def parse_options(words: list[str]) -> argparse.Namespace:
         default="auto",
         help="all: every process on the GPUs is seen from this pid namespace; own: not (auto: if it is the first)",
     )
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     options.collectors = frozenset(filter(None, options.collectors.split(",")))
     if unknown := options.collectors - set(COLLECTORS):
         parser.error(f"--collectors: {', '.join(sorted(unknown))} is not one of {', '.join(COLLECTORS)}")
@@ -70,8 +70,8 @@ def parse_options(words: list[str]) -> argparse.Namespace:
     return options
 
 
-def main(words: list[str]) -> int:
-    options = parse_options(words)
+def main(arguments: list[str]) -> int:
+    options = parse_options(arguments)
     die_with_parent()
     lines = LineWriter(os.dup(sys.stdout.fileno()))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no line of ours

@@ -1,6 +1,6 @@
 """What the NVML child writes to its parent: one JSON object a line on its stdout, and nothing else there.
 
-Owns the words of that line. The child writes (`Frame.line`), the parent reads (`parse`). Pure.
+Owns the format of that line. The child writes (`Frame.line`), the parent reads (`parse`). Pure.
 
 A reading's `values` are flat: the name of a family in `catalogue.HARDWARE` without its prefix `stoker_gpu_`, and where
 the family has labels of its own, their values behind it: `power_watts`, `temperature_celsius|core`,

@@ -74,16 +74,16 @@ class KubeletAllocation:
         try:
             pods = decode(self._kubelet.list_pods())
         except KubeletError as error:
-            self._tell(error.reason, str(error))
+            self._set_trouble(error.reason, str(error))
             return
         except ValueError as error:
-            self._tell(Reason.KUBELET_ANSWER_UNREADABLE, str(error))
+            self._set_trouble(Reason.KUBELET_ANSWER_UNREADABLE, str(error))
             return
         self._good_s = self._clock()
         self._pods = [pod for pod in map(self._gpus_of, pods) if pod.plugin or pod.claimed]
         listed = {_name(pod) for pod in self._pods}
         self._first_seen = {pod: self._first_seen.get(pod, self._good_s) for pod in listed}
-        self._tell(None, "")
+        self._set_trouble(None, "")
 
     def _allocation(self) -> Allocation:
         if self._pods is None or (self._trouble is not None and self._clock() - self._good_s > KEEP_S):
@@ -118,8 +118,8 @@ class KubeletAllocation:
     def _unknown(self, reason: Reason) -> Allocation:
         return Allocation(self._good_s, known=False, unattributed={str(reason): max(1, len(self._gpus()))})
 
-    def _tell(self, reason: Reason | None, text: str) -> None:
-        """Into the log what has changed."""
+    def _set_trouble(self, reason: Reason | None, text: str) -> None:
+        """Keep why the kubelet can't be asked (None: it answers); log a change."""
         if reason is self._trouble:
             return
         self._trouble = reason

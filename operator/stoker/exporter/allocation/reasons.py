@@ -67,7 +67,7 @@ REASONS: dict[Reason, ReasonEntry] = {
         "Use a newer Kubernetes: PodResources v1 is stable since 1.28.",
     ),
     Reason.KUBELET_FAILED: ReasonEntry(
-        "The kubelet answered with an error.", _LATER, "The exporter's log has its words."
+        "The kubelet answered with an error.", _LATER, "The exporter's log has its message."
     ),
     Reason.KUBELET_ANSWER_UNREADABLE: ReasonEntry(
         "What came back is no PodResources answer.",

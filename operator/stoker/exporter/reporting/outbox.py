@@ -40,7 +40,7 @@ class OutboxItem:
 
 
 def receipt_item(data: dict[str, Any]) -> OutboxItem:
-    """Of `Receipt.as_json`'s words. Raises: ValueError, KeyError, TypeError if it is none."""
+    """From what `Receipt.as_json` returns. Raises: ValueError, KeyError, TypeError if it is none."""
     key = tuple(str(data[name]) for name in ("ledger", "node", "uuid", "jobUid", "attempt", "worker"))
     return OutboxItem(key, _render(data), float(data["at"]), int(data["seq"]), bool(data["final"]))
 
