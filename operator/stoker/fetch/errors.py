@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 def says(error: BaseException, env: Mapping[str, str] = os.environ) -> str:
-    """The error in a line: status or words of the store, queries of URLs and credentials left out."""
+    """The error in a line: the store's status or message, without queries of URLs and credentials."""
     cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
     status = _status(cause)
     if isinstance(cause, Refused):

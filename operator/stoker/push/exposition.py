@@ -39,10 +39,10 @@ def _sample(line: str) -> Sample:
     if name is None or name.end() > LONGEST_NAME:
         raise ValueError(f"no metric's name: {line[:80]!r}")
     labels, at = _labels(line, name.end() + 1) if line[name.end() :].startswith("{") else ({}, name.end())
-    words = line[at:].split(None, 2)
-    if not 1 <= len(words) <= 2:
+    fields = line[at:].split(None, 2)
+    if not 1 <= len(fields) <= 2:
         raise ValueError(f"no value: {line[:80]!r}")
-    return Sample(name[0], labels, float(words[0]))
+    return Sample(name[0], labels, float(fields[0]))
 
 
 def _labels(line: str, at: int) -> tuple[dict[str, str], int]:
