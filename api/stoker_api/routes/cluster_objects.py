@@ -13,7 +13,7 @@ from starlette.responses import Response
 from stoker.spec.job import ENDED
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import DEFAULT_QUEUE, FINALIZER_IN_USE
-from stoker.spec.queue import QUEUES, Queue, deletion_words, protected
+from stoker.spec.queue import QUEUES, Queue, deletion_message, protected
 from stoker.spec.rest import BeingDeleted, QueueList, QueuePut, QueueWithUsage, RuntimeList, RuntimePut
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 from stoker_api.access import Caller, access, require
@@ -110,7 +110,7 @@ async def delete_queue(request: Request, name: Name, if_match: IfMatch = None) -
         queue, _ = await queues.put(queue, protected, if_match, lambda: _gone(name))
     if await queues.delete(queue, if_match, waits=bool(users)):
         return Response(status_code=204)
-    return json_response(dump(BeingDeleted(message=f"queue {name!r}: {deletion_words(users)}")), status=202)
+    return json_response(dump(BeingDeleted(message=f"queue {name!r}: {deletion_message(users)}")), status=202)
 
 
 async def _gone(name: str) -> None:

@@ -29,7 +29,7 @@ from stoker.spec.queue import (
     QueueAmount,
     QueueSpec,
     QueueStatus,
-    deletion_words,
+    deletion_message,
     protected,
     released,
 )
@@ -243,7 +243,7 @@ class QueueKeeper:
     ) -> QueueStatus:
         value, reason, message = "True", "Open", ""
         if queue.metadata.deletion_timestamp is not None:
-            value, reason, message = "False", "BeingDeleted", deletion_words(users)
+            value, reason, message = "False", "BeingDeleted", deletion_message(users)
         conditions = [self._condition(queue, ACTIVE_CONDITION, value, reason, message)]
         spec = queue.spec
         problem = self._links[queue.metadata.name].problem or self._unknown_types(spec)

@@ -51,7 +51,7 @@ _IMAGE_TROUBLE = frozenset(
 )
 # Retrying can't help.
 _HOPELESS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-# Registries' errors, as the kubelet words them, where a retry rarely helps: one more confirms it.
+# Registries' errors, as the kubelet reports them, where a retry rarely helps: one more confirms it.
 _FINAL = re.compile(
     r"not ?found|manifest unknown|name unknown|unauthorized|authorization failed|authentication required|forbidden"
     r"|denied|no match for platform|status code 40[134]|: 40[134] ",
@@ -61,7 +61,7 @@ _FINAL = re.compile(
 _THE_NODES = "ErrImageNeverPull"
 _CREATING = frozenset({"ContainerCreating", "PodInitializing"})
 _SUB_PATH = "subPath"
-"""In the kubelet's words, where a container waits for a folder of a volume that is refused or can't be made."""
+"""In the kubelet's message, where a container waits for a folder of a volume that is refused or can't be made."""
 
 
 @dataclass(frozen=True)

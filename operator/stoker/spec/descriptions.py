@@ -32,7 +32,7 @@ def of_fields(model: type[BaseModel]) -> dict[str, str]:
 
 
 def of_field(model: type[BaseModel], name: str) -> str:
-    """The field's own words, else those of the class that is its type."""
+    """The field's own description, else that of the class that is its type."""
     return of_fields(model).get(name) or next(map(of_class, _classes(model.model_fields[name].annotation)), "")
 
 

@@ -163,7 +163,7 @@ def _no_rules(_old: Any, _new: Any) -> list[str]:
 class Kind(Generic[ResourceT]):
     """A type of object as stores and routes name it.
 
-    `update_errors(old, new)` says what a change to the spec breaks (immutable fields), in words for people; stores
+    `update_errors(old, new)` says what a change to the spec breaks (immutable fields), as messages; stores
     refuse such an update with `Invalid`.
     """
 

@@ -145,7 +145,7 @@ class PodPhase(StrEnum):
 class PodStatus(StatusModel):
     phase: PodPhase = PodPhase.PENDING
     reason: str = ""
-    """`Rejected` and kubelet's own words (Evicted, UnexpectedAdmissionError, …) when no container was started."""
+    """`Rejected` and the kubelet's own reasons (Evicted, UnexpectedAdmissionError, …) when no container was started."""
     message: str = ""
     start_time: SeenTime | None = None
     pod_ip: str | None = Field(default=None, alias="podIP")

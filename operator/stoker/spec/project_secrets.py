@@ -25,12 +25,12 @@ def project_name(object_name: str) -> str | None:
 
 
 def not_found(ref: SecretRef) -> str:
-    """In the kubelet's words."""
+    """The kubelet's message."""
     return f'secret "{object_name(ref.secret)}" not found'
 
 
 def no_key(ref: SecretRef, project: str) -> str:
-    """In the kubelet's words."""
+    """The kubelet's message."""
     return f"couldn't find key {ref.key} in Secret {project}/{object_name(ref.secret)}"
 
 

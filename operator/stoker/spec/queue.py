@@ -202,7 +202,7 @@ def _with_finalizers(queue: Queue, finalizers: tuple[str, ...]) -> Queue:
     return queue.model_copy(update={"metadata": queue.metadata.model_copy(update={"finalizers": finalizers})})
 
 
-def deletion_words(users: int) -> str:
+def deletion_message(users: int) -> str:
     """Why a deleted queue is still there."""
     what = "1 job that has not ended uses it" if users == 1 else f"{users} jobs that have not ended use it"
     return f"{what}: it takes no new jobs, and goes with the last of them"

@@ -194,7 +194,7 @@ class RankExit(StatusModel):
 
 
 class ExitRecord(StatusModel):
-    """How a worker ended, in its supervisor's words; or in those of a job whose own image stands in for it."""
+    """How a worker ended, as its supervisor reports it, or the job's own image where that runs no supervisor."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 

@@ -80,7 +80,7 @@ def is_mutable(model: type[BaseModel], name: str) -> bool:
 
 
 def of_text(form: Form) -> list[TextRule]:
-    """What holds for a text of this form: first the form itself, which the pattern says too, but not in words."""
+    """What holds for a text of this form: first the form itself: the pattern checks it too, but with no message."""
     text = "string({})" if form is QUANTITY else "{}"
     return [TextRule(f"{text}.matches({quoted(form.anchored)})", form.says), *_OF_TEXT.get(form, ())]
 

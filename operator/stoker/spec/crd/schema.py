@@ -159,7 +159,7 @@ def _list_type(marks: list[Any]) -> Schema:
 
 
 def _described(model: type[BaseModel], name: str, schema: Schema, default: Any, use: Use) -> str:
-    """The field's own words, else its class's; then its values (where no enum says them) and its default."""
+    """The field's own description, else its class's; then its values (where no enum says them) and its default."""
     parts = [descriptions.of_field(model, name) or schema.get("description", "")]
     if use.status and "enum" in schema:
         parts.append(f"One of {', '.join(filter(None, schema.pop('enum')))}, or what a newer version says.")
