@@ -166,8 +166,8 @@ class JobReconciler:
         except NotPermitted:
             raise  # our own account, as above
         except (CannotRender, Invalid, Forbidden) as error:
-            words = f"no pod can read its files: {error}"[:1000]
-            self._recorder.record(job, Note("FilesUnreadable", words, warning=True))
+            message = f"no pod can read its files: {error}"[:1000]
+            self._recorder.record(job, Note("FilesUnreadable", message, warning=True))
         except AlreadyExists:
             pass  # ours, not seen yet; or another's, which the api says in its answer
         return step.wake_at
@@ -215,7 +215,7 @@ class JobReconciler:
     async def _create(self, job: TrainingJob, step: Step) -> tuple[str, str]:
         """Create missing pods. One of our own that the cache has not seen yet is as good as created.
 
-        Returns: why one of them was refused for good, in the store's words; what of another's is in the way. "": none.
+        Returns: the store's message if one was refused for good; what of another's is in the way. "": none.
         """
         if not step.create:
             return "", ""
@@ -307,8 +307,8 @@ def _owned(there: Resource, job: TrainingJob) -> None:
     if owner is None and there.metadata.deletion_timestamp is None and not is_ours(there.metadata):
         what, name = there.kind, there.metadata.name
         command = f"kubectl -n {there.metadata.namespace} delete {what.lower()} {name}"
-        words = f"there is a {what} {name} already that is not of this job"
-        raise _NameTaken(f"{words}; it starts as soon as that is removed ({command})")
+        problem = f"there is a {what} {name} already that is not of this job"
+        raise _NameTaken(f"{problem}; it starts as soon as that is removed ({command})")
     if owner is None or owner.uid != job.uid:
         raise Conflict(f"a {there.kind} named {there.key} of another owner is in the way; waiting for it to go")
 

@@ -52,15 +52,15 @@ async def serve_probes(host: str, port: int, pages: Mapping[str, Page], guards: 
     return await asyncio.start_server(answer, host, port, limit=_REQUEST_MAX)
 
 
-def text(ok: bool, words: str) -> Answer:
+def text(ok: bool, line: str) -> Answer:
     """A page of one line."""
-    return ok, f"{words}\n".encode(), _TEXT
+    return ok, f"{line}\n".encode(), _TEXT
 
 
 async def _response(head: bytes, pages: Mapping[str, Page], guards: Mapping[str, Guard]) -> bytes:
     text = head.decode("latin-1")
-    words = text.split("\r\n", 1)[0].split(" ")
-    method, target = (words[0], words[1].partition("?")[0]) if len(words) == 3 else ("", "")
+    parts = text.split("\r\n", 1)[0].split(" ")
+    method, target = (parts[0], parts[1].partition("?")[0]) if len(parts) == 3 else ("", "")
     page, guard = pages.get(target), guards.get(target)
     status, kind = HTTPStatus.OK, _TEXT
     if method not in ("GET", "HEAD"):
