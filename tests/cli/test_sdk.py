@@ -47,7 +47,7 @@ def test_a_script_runs_its_folder_waits_and_reads_what_came_of_it(tmp_path: Path
 
 
 def test_a_command_is_a_list_of_words(script: Any) -> None:
-    with Client(script.url) as client, pytest.raises(BadInput, match=r"a list of words: \['python', 'train.py'\]"):
+    with Client(script.url) as client, pytest.raises(BadInput, match=r"a list of arguments: \['python', 'train.py'\]"):
         client.run("python train.py")
     assert not script.requests
 

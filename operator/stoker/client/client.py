@@ -68,7 +68,7 @@ class Client(ServerClient):
         from .remarks import remarks
 
         if isinstance(command, str):
-            raise BadInput(f"the command is a list of words: {command.split()}")
+            raise BadInput(f"the command must be a list of arguments: {command.split()}")
         noted: list[str] = []
         calls = copy(self.calls)  # its own ear for warnings: others may share the client
 
@@ -307,7 +307,7 @@ class Client(ServerClient):
         from .sessions.execution import run_in_worker
 
         if isinstance(command, str):
-            raise BadInput(f"the command is a list of words: {command.split()}")
+            raise BadInput(f"the command must be a list of arguments: {command.split()}")
         return run_in_worker(self._worker(name, worker, project), command, stdin, timeout)
 
     def port_forward(

@@ -69,7 +69,7 @@ class AnswerStream:
         try:
             yield from self._answer.pieces()
         except Broken as error:
-            raise ConnectionLost(_words(error)) from None
+            raise ConnectionLost(_message(error)) from None
 
 
 class Wire:
@@ -126,7 +126,7 @@ class Wire:
             except ConnectionLost as error:
                 lost = error
             except Broken as error:
-                lost = ConnectionLost(_words(error))
+                lost = ConnectionLost(_message(error))
             if tries >= self._tries or (lost.retry_after_s or 0) > LONGEST_RETRY_AFTER_S:
                 raise self.unreachable(lost)
             self._sleep(pause_s(tries, lost.retry_after_s))
@@ -144,7 +144,7 @@ class Wire:
                 if not _is_success(answer.status):
                     self._check(answer, answer.read())
             except Broken as error:
-                raise ConnectionLost(_words(error)) from None
+                raise ConnectionLost(_message(error)) from None
             yield AnswerStream(answer)
 
     def unreachable(self, lost: ConnectionLost) -> Unreachable:
@@ -217,7 +217,7 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     return float(value) if value.isdecimal() else None
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     match error:
         case TimeoutError():
             return "no answer in time"

@@ -125,7 +125,7 @@ def _give_environments(specs: Sequence[dict[str, Any]], bundle: Bundle, *, here:
 
 
 def _command_of(spec: Any) -> dict[str, Any] | None:
-    """The trainer of a job that runs a command; what is not a list of words the server refuses and explains."""
+    """The trainer of a job that runs a command; what is not a list of strings the server refuses and explains."""
     trainer = spec.get("trainer") if isinstance(spec, dict) else None
     command = trainer.get("command") if isinstance(trainer, dict) else None
     is_one = isinstance(command, list) and command and all(isinstance(word, str) for word in command) and command[0]

@@ -118,8 +118,8 @@ class Environments:
         uv = {"UV_PROJECT_ENVIRONMENT": found.prefix, "UV_NO_SYNC": "1"}
         return replace(given, variables=given.variables | uv, warnings=(*given.warnings, warning))
 
-    def _ask(self, *words: str | None, folder: str | None = None, timeout_s: float = ASK_S) -> Interpreter | None:
-        python = tuple(word for word in words if word is not None)
+    def _ask(self, *arguments: str | None, folder: str | None = None, timeout_s: float = ASK_S) -> Interpreter | None:
+        python = tuple(one for one in arguments if one is not None)
         if python and python not in self._asked:
             self._asked[python] = ask(
                 python, folder=folder or self._bundle.folder, timeout_s=timeout_s, chatty=len(python) > 1

@@ -61,9 +61,9 @@ def python_of(program: str) -> str | None:
 
 
 def ask(python: Sequence[str], *, folder: str, timeout_s: float = ASK_S, chatty: bool = False) -> Interpreter | None:
-    """What the Python says that these words start in `folder`. None: it can't be asked, or gives no answer.
+    """What the Python that this command starts in `folder` reports; None: it can't be run, or gives no answer.
 
-    `chatty`: what the words print on standard error is for people to see.
+    `chatty`: what the command prints on standard error is for people to see.
     """
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # no job inherits it
     try:
@@ -108,7 +108,7 @@ def _of_first_line(program: str) -> str | None:
         return os.fsdecode(wrapped[1])
     if not head.startswith(b"#!"):
         return None
-    words = os.fsdecode(head[2:].partition(b"\n")[0]).split()
-    if words and PurePath(words[0]).name == "env":
-        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    return shutil.which(words[0]) if words and _is_python(words[0]) else None
+    arguments = os.fsdecode(head[2:].partition(b"\n")[0]).split()
+    if arguments and PurePath(arguments[0]).name == "env":
+        arguments = [one for one in arguments[1:] if not one.startswith("-") and "=" not in one]
+    return shutil.which(arguments[0]) if arguments and _is_python(arguments[0]) else None

@@ -1,6 +1,6 @@
 """`uv run train.py` and its like: programs that run a command in an environment which they find, or else make.
 
-In a job's copy of the folder they would make a new one each time. Owns their words; runs nothing.
+In a job's copy of the folder they would make a new one each time. Owns their options; runs nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Launched:
     """A launcher's command taken apart."""
 
     launcher: tuple[str, ...]
-    """Words that run what follows in the environment: uv run --frozen."""
+    """The arguments that run what follows in the environment: uv run --frozen."""
     command: tuple[str, ...]
     """What is run there."""
 
@@ -109,17 +109,17 @@ def take_apart(command: Sequence[str], folder: str) -> Launched:
             at += 1
         else:
             raise Opaque(f"only {name} itself knows what `{name} run {word}` does")
-    words = command[at:]
-    if not words:
+    rest = command[at:]
+    if not rest:
         raise Opaque(f"`{name} run` names no command")
     launcher = tuple(word for word in command[:at] if word not in {"--", "-m", "--module"})
     if module:
-        return Launched(launcher, ("python", "-m", *words))
-    if name == "uv" and words[0].endswith(".py"):
-        if _brings_its_own(Path(folder, words[0])):
-            raise Opaque(f"{words[0]} names packages of its own (PEP 723)")
-        return Launched(launcher, ("python", *words))
-    return Launched(launcher, tuple(words))
+        return Launched(launcher, ("python", "-m", *rest))
+    if name == "uv" and rest[0].endswith(".py"):
+        if _brings_its_own(Path(folder, rest[0])):
+            raise Opaque(f"{rest[0]} names packages of its own (PEP 723)")
+        return Launched(launcher, ("python", *rest))
+    return Launched(launcher, tuple(rest))
 
 
 def _brings_its_own(script: Path) -> bool:

@@ -1,6 +1,6 @@
 """A session's WebSocket: opened with the client's server and token, ready once the worker has answered.
 
-Owns the handshake, its refusals as the client's errors, the wait for the worker and the words for a lost connection.
+Owns the handshake, its refusals as the client's errors, the wait for the worker and the message of a lost connection.
 Never follows a redirect (the token would travel) and reaches a loopback server through no proxy, as `wire.py`. Called
 by `execution.py`, `forwarding.py` and `stoker.cli.sessions.execute`.
 """
@@ -72,7 +72,7 @@ async def session(
 ) -> AsyncIterator[ClientConnection]:
     """A session whose worker is ready. `say` gets a line for people when that takes a while.
 
-    Raises: ApiError in the server's words, Unreachable, Broken.
+    Raises: ApiError with the server's message, Unreachable, Broken.
     """
     socket = await _open(target, kind, patience_s)
     try:
@@ -113,7 +113,7 @@ async def _open(target: WorkerTarget, kind: str, patience_s: float) -> ClientCon
     except InvalidStatus as error:
         raise _refused(endpoint, error) from None
     except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
-        why = "no answer in time" if isinstance(error, TimeoutError) else _words(error)
+        why = "no answer in time" if isinstance(error, TimeoutError) else _message(error)
         raise Unreachable(f"can't reach the Stoker server at {endpoint.url}: {why}") from None
 
 
@@ -151,7 +151,7 @@ def _refused(endpoint: Endpoint, error: InvalidStatus) -> ApiError:
     return refusal(response.status_code, bytes(response.body or b""), endpoint.url)
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error):
         return "connection refused"
     return str(error) or type(error).__name__
