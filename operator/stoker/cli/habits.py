@@ -1,4 +1,4 @@
-"""The words that other tools have for our commands, and what to type here. Read only where a word is unknown."""
+"""What other tools call our commands, and what to type here. Read only where a command is unknown."""
 
 from __future__ import annotations
 

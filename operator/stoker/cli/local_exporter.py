@@ -158,8 +158,8 @@ class LocalExporter:
         for process in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if process.name.isdigit() and process.stat().st_uid == os.getuid():
-                    words = (process / "cmdline").read_bytes().split(b"\0")
-                    if b"stoker.exporter" in words and os.fsencode(self._folder) in words:
+                    arguments = (process / "cmdline").read_bytes().split(b"\0")
+                    if b"stoker.exporter" in arguments and os.fsencode(self._folder) in arguments:
                         found.append(int(process.name))
         return found
 

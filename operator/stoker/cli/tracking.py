@@ -28,7 +28,7 @@ LOG_SILENCE_S = 10.0
 def track(client: Client, job: TrainingJob, *, tail: int | None = None) -> int:
     """Follow `job` to its end; the exit code to leave with.
 
-    A command's output goes to standard output as it comes and Stoker's own words to standard error; a recipe's progress
+    A command's output goes to standard output as it comes and Stoker's own lines to standard error; a recipe's progress
     goes to standard output. Ctrl-C leaves the job running.
     """
     name = job.metadata.name

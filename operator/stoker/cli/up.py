@@ -102,7 +102,7 @@ def run_up(options: UpOptions) -> int:
     except (DataDirError, TokenError, BindError, ValueError) as error:
         return _refuse(str(error))
     except OSError as error:
-        return _refuse(_disk_words(error, options.data or data_folder()))
+        return _refuse(_disk_message(error, options.data or data_folder()))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         uvloop.run(_Up(options, datadir, listening, prices).run())
@@ -111,7 +111,7 @@ def run_up(options: UpOptions) -> int:
     except Exception as error:
         refused = _disk_error(error)
         if refused is not None:
-            return _refuse(_disk_words(refused, datadir.path))
+            return _refuse(_disk_message(refused, datadir.path))
         log.exception("stoker up broke down; its jobs go on, start it again")
         return 1
     finally:
@@ -128,7 +128,7 @@ def _disk_error(error: BaseException) -> OSError | None:
     return error if isinstance(error, OSError) and error.errno in (*FULL, errno.EROFS) else None
 
 
-def _disk_words(error: OSError, folder: Path) -> str:
+def _disk_message(error: OSError, folder: Path) -> str:
     why = error.strerror or error
     return f"can't write to the data folder {folder}: {why}; its jobs go on, start again once that works"
 

@@ -77,7 +77,7 @@ def _parts(text: str) -> tuple[str, str]:
 
 
 def _value(name: str, path: str | None) -> str:
-    """Raises: BadInput; its words never hold the value."""
+    """Raises: BadInput; its message never holds the value."""
     if path is None and sys.stdin.isatty():
         value: str = click.prompt(f"value of {name}", hide_input=True, err=True, prompt_suffix=": ")
         return value

@@ -62,10 +62,10 @@ def create(name: str, role: str, projects: tuple[str, ...], expires: str, data: 
 def _owner_types(name: str, token: str, projects: tuple[str, ...], folder: Path) -> str:
     """Lines for the owner's shell."""
     server = Endpoint(local_server(folder) or DEFAULT_SERVER)
-    words = [f"STOKER_SERVER={shlex.quote(server.url)}", f"STOKER_TOKEN={shlex.quote(token)}"]
+    variables = [f"STOKER_SERVER={shlex.quote(server.url)}", f"STOKER_TOKEN={shlex.quote(token)}"]
     if projects[0] not in ("*", DEFAULT_PROJECT):
-        words.append(f"STOKER_PROJECT={shlex.quote(projects[0])}")
-    text = f"\n{name} types:\n\n  export {' '.join(words)}\n  stoker ls\n"
+        variables.append(f"STOKER_PROJECT={shlex.quote(projects[0])}")
+    text = f"\n{name} types:\n\n  export {' '.join(variables)}\n  stoker ls\n"
     if server.loopback:
         text += "\nThis address is good on this machine only; `stoker up --host ADDRESS` serves others.\n"
     return text
