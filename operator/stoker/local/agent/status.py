@@ -90,7 +90,7 @@ def lost(started_at: float | None, now: datetime) -> Patch:
 
 
 def _fitting(record: ExitRecord) -> str:
-    """The record as JSON of at most 4,096 bytes: drops the summary first, then cuts ranks and text, then drops metrics."""
+    """The record as JSON of at most 4,096 bytes: the summary goes first, then ranks and text are cut, then metrics."""
     text = _json(record)
     if len(text) > MESSAGE_MAX_BYTES and record.progress is not None:
         record = record.model_copy(update={"progress": record.progress.model_copy(update={"summary": {}})})
