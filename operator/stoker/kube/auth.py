@@ -124,7 +124,7 @@ class ApiServer:
 
 
 def _must_exist(path: str | None) -> None:
-    """The library passes over files that are missing and fails later without a word of them."""
+    """Raise if none of the files exists: the library skips missing files and fails later with another error."""
     paths = [part for part in path.split(os.pathsep) if part] if path else ["~/.kube/config"]
     if not any(Path(part).expanduser().is_file() for part in paths):
         raise FileNotFoundError(

@@ -1,5 +1,5 @@
-"""Whether a data folder has lost its store: begun anew without a word, every job would be forgotten, and its workers
-stopped as strangers'.
+"""Whether a data folder has lost its store: a new one begun silently would forget every job, and the agent would stop
+their workers as strangers.
 
 Looks only; deletes and stops nothing. Called by `stoker up`, with the folder's lock held.
 """
