@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stoker.spec.meta import Key
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.pod import PODS
 from stoker_api.routes import websocket_routes
@@ -76,15 +77,20 @@ async def test_only_a_running_worker_is_entered(served):
 
 
 async def test_a_worker_that_is_stopping_is_not_entered(served):
-    worker = await running(served)
-    await served.pod_finalizers(worker.pod, FINALIZER_OUTCOME)
+    """On a node: one that is deleted before it got there soon counts as failed (Kubernetes' pod garbage collector)."""
+    job = await served.status(await served.job("one"), phase="Running", attempt=1)
+    await served.running_pod(job, "node-a", {"phase": "Running"})
+    key = Key(job.metadata.namespace, "one-1-0")
+    pod = await served.store.get(PODS, key)
+    await served.pod_finalizers(pod, FINALIZER_OUTCOME)
     try:
-        await served.store.delete(PODS, worker.pod.key)
-        key = worker.pod.key
-        await served.deps.pods.wait_for(lambda pods: pods.get(key).metadata.deletion_timestamp, timeout_s=5)
+        await served.store.delete(PODS, key)
+        await served.deps.pods.wait_for(
+            lambda pods: (there := pods.get(key)) is not None and there.metadata.deletion_timestamp, timeout_s=5
+        )
         assert "is stopping" in await not_running(served)
     finally:
-        await served.pod_finalizers(worker.pod)
+        await served.pod_finalizers(pod)
 
 
 async def not_running(world: Any, name: str = "one") -> str:

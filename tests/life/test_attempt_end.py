@@ -140,6 +140,13 @@ def test_an_attempt_ends_whatever_numbers_its_record_holds(field: str) -> None:
         assert all(-(2**63) <= one < 2**63 for one in integers(json.loads(raw))), number
 
 
+def test_a_summary_may_hold_any_integer() -> None:
+    """A count of floating-point operations, say, takes more than 64 bits."""
+    text = json.dumps({"at": 0, "summary": {"flops": 10**30, "all": [{"x": 10**400}, 7]}})
+    progress = Progress.model_validate_json(text)
+    assert progress.summary == {"flops": 1e30, "all": [{"x": None}, 7]}
+
+
 def integers(value: Any) -> list[int]:
     if isinstance(value, dict | list):
         return [one for item in (value.values() if isinstance(value, dict) else value) for one in integers(item)]

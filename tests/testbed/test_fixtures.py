@@ -13,7 +13,7 @@ from tests.support.testbed.cluster import Cluster, existing
 from tests.support.testbed.errors import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
-WANTS_A_CLUSTER = "tests/testbed/test_control_plane.py::test_rbac_holds_for_users"
+WANTS_A_CLUSTER = "tests/testbed/test_control_plane.py::test_admission_and_version"
 
 
 def run_without_cluster(tmp_path: Path, **more: str) -> subprocess.CompletedProcess[str]:

@@ -24,6 +24,8 @@ LOG_FILE = "log"
 STACKS_FILE = "stacks.txt"
 CODE_FOLDER = "code"
 CODE_MARK = "code-complete"
+_MOST = 1e300
+"""Beyond is no number that a metric should have, and none that is finite everywhere."""
 """Empty, beside the code: what has a newer ctime there is the command's own."""
 SESSIONS_FOLDER = "sessions"
 ENVIRONMENT_FILE = "environment.json"
@@ -268,8 +270,8 @@ def _number(text: str | None, default: float) -> float:
 
 
 def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -_MOST <= value <= _MOST

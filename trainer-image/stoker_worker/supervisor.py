@@ -40,8 +40,6 @@ KILL_AGAIN_S = 0.05
 LONGEST_WAIT_S = 3600.0
 LOOK_EVERY_S = 1.0
 """For the target of a command."""
-_MOST = 1e300
-"""Beyond is no number that a metric should have, or one that can't be printed."""
 
 BROKEN = 70  # EX_SOFTWARE: no order, no folder, or a fault of our own; there is no exit record beside it
 
@@ -281,7 +279,7 @@ class Supervisor:
             return
         metric, value, at_most = target
         found = ((self._reporter_side.steps.progress or {}).get("metrics") or {}).get(metric)
-        if found is None or not -_MOST < found < _MOST or not (found <= value if at_most else found >= value):
+        if found is None or not (found <= value if at_most else found >= value):
             return
         why = "target reached: %s %g is at %s %g" % (metric, found, "most" if at_most else "least", value)
         self._log.say(why + "; asking the command to end")

@@ -6,7 +6,7 @@ against each other. Files live in the worker's folder; each is written to a temp
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -96,18 +96,19 @@ def _count(value: int) -> int:
     return value
 
 
-def _plain(value: JsonValue) -> JsonValue:
-    """The same of whatever it holds."""
-    left: list[JsonValue] = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, dict | list):
-            left += one.values() if isinstance(one, dict) else one
-        elif isinstance(one, float) and not math.isfinite(one):
-            raise ValueError("holds a number that is not finite")
-        elif isinstance(one, int):
-            _count(one)
+def _storable(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return {name: _storable(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_storable(one) for one in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return float(value) if abs(value) <= sys.float_info.max else None
     return value
+
+
+def _storable_each(values: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """The same with integers that a store takes: one beyond 64 bits as a float, one beyond those as null."""
+    return {name: _storable(value) for name, value in values.items()}
 
 
 _Count = Annotated[int, AfterValidator(_count)]
@@ -178,7 +179,7 @@ class Progress(StatusModel):
     """loss, accuracy, samplesPerSecond, learningRate, lossScale, …: the newest of each."""
     checkpoint: Checkpoint | None = None
     """The newest."""
-    summary: Annotated[Mapping[str, JsonValue], AfterValidator(_plain)] = {}
+    summary: Annotated[Mapping[str, JsonValue], AfterValidator(_storable_each)] = {}
     """What the end table shows: accuracy, timeToTarget_s, splitDigest, weights, …; filled at the end."""
     stalled: Stalled | None = None
     """The supervisor's: no change of `step` for too long."""
