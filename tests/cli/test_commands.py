@@ -294,6 +294,16 @@ def test_queues(stoker: Any, script: Any) -> None:
     assert stoker("queue", "rm", "q").stdout == "queue q removed\n"
 
 
+def test_a_queues_limit_is_removed_before_a_part_of_it_is_set(stoker: Any, script: Any) -> None:
+    spec = {"limit": {"gpus": 4, "memory": "64Gi"}, "weight": 2}
+    queue = QueueWithUsage.model_validate({"metadata": {"name": "q", "resourceVersion": "7"}, "spec": spec}).dump()
+    script.on("GET", "/v1/queues/q", script.json(queue, ETag='"7"'))
+    script.on("PUT", "/v1/queues/q", script.json(queue, 200))
+    assert stoker("queue", "set", "q", "--unset", "limit", "--gpus", "8").exit_code == 0
+    sent = script.requests[-1].body["spec"]
+    assert (sent["limit"], sent["weight"]) == ({"gpus": 8}, 2)
+
+
 def test_log_bytes_come_through_untouched(stoker: Any, script: Any) -> None:
     data = b"\xff\xfe half \r 50%\r\nend"
 

@@ -60,6 +60,14 @@ def test_a_clock_that_steps_back_changes_nothing() -> None:
     assert average.written(DecayedUsage()).gpus == 8.0
 
 
+def test_what_a_leader_wrote_whose_clock_was_ahead_is_written_anew() -> None:
+    ahead = DecayedUsage(gpus=8.0, at=BEGIN + timedelta(days=1))
+    average = MovingAverage(ahead, {}, BEGIN)
+    average.advance(BEGIN, {}, 3600.0)
+    average.advance(BEGIN + timedelta(hours=1), {}, 3600.0)
+    assert average.written(ahead) == DecayedUsage(gpus=4.0, at=BEGIN + timedelta(hours=1))
+
+
 async def test_of_two_queues_the_one_that_held_less_of_late_goes_first_for_a_next_leader_too(
     monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:

@@ -45,7 +45,8 @@ class MovingAverage:
 
     def written(self, before: DecayedUsage) -> DecayedUsage:
         """What the status is to say."""
-        if before.at is not None and (self._at - before.at).total_seconds() < WRITE_EVERY_S:
+        # A time to come is that of a leader whose clock was ahead: not waited for.
+        if before.at is not None and 0 <= (self._at - before.at).total_seconds() < WRITE_EVERY_S:
             return before
         value = {"gpus": 0.0, "cpu": 0.0, "memory": 0.0, **self._value}
         types = {name: round(gpus, 3) for name, gpus in sorted(value.items()) if name.startswith(_OF_TYPE)}

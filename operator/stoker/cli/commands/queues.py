@@ -128,13 +128,13 @@ def set_(calls: Calls, name: str, form: str, unset: tuple[str, ...], **given: An
     amounts = {option: [_amount(option, text) for text in values.get(option, ())] for option in _AMOUNTS}
 
     def change(spec: dict[str, Any]) -> None:
+        for option in unset:  # first: `--unset limit --gpus 8` leaves a limit of 8 GPUs alone
+            _remove(spec, _PLACES[option])
         for option, path in _PLACES.items():
             for where, amount in amounts.get(option, ()):
                 _put(spec, (*path, *where), amount)
             if option in values and option not in _AMOUNTS:
                 _put(spec, path, list(values[option]) if option == "project" else values[option])
-            elif option in unset:
-                _remove(spec, path)
 
     echo_objects(QUEUES, [calls.change("queues", name, change)], form, one=True)
 
