@@ -74,7 +74,8 @@ class GpuHealthKeeper:
         Raises: StoreError.
         """
         key = Key("", pod.spec.node_name)
-        if self._health.get(key) is None:
+        health = self._health.get(key)
+        if health is None or not health.status.gpus:  # the object is made before its status is written
             return False
         await self._change(key, None, lambda known: with_unhealthy(known, pod, self._clock.now()))
         return True

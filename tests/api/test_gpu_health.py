@@ -14,7 +14,7 @@ from stoker.exporter.reporting.reporter import EVERY_S
 from stoker.life.burn_in import SETTLE_S, failed
 from stoker.spec.gpu_health import HEALTH, MOST_GPUS, Cordon, GPUNodeHealth, GPUNodeHealthSpec
 from stoker.spec.job import JOBS
-from stoker.spec.meta import Key
+from stoker.spec.meta import Key, ObjectMeta
 from stoker.store import backlog
 from stoker_api.gpu_health import SILENT_S, GpuHealthKeeper
 
@@ -112,9 +112,13 @@ async def test_hostile_words_are_plain_ones_by_the_time_they_are_kept(world):
     assert (kept.model, kept.compute_capability) == ("[31mred", None)
 
 
-async def test_what_the_kubelet_says_of_a_workers_device_is_kept_and_closes_it(world, monkeypatch):
-    """Also what it says before the exporter has reported."""
+@pytest.mark.parametrize("has_object", [False, True])
+async def test_what_the_kubelet_says_of_a_workers_device_is_kept_and_closes_it(world, monkeypatch, has_object):
+    """Also what it says before the exporter has reported: there is no object then, or one without GPUs."""
     monkeypatch.setattr(backlog, "AGAIN_S", 0.05)
+    if has_object:
+        await world.store.create(HEALTH, GPUNodeHealth(metadata=ObjectMeta(name="node-a")))
+        await stored(world)
     job = await world.job("one", gpusPerWorker=1)
     devices = [{"resourceID": "GPU-1", "health": "Unhealthy"}, {"resourceID": "GPU-0", "health": "Healthy"}]
     allocated = [{"name": "nvidia.com/gpu", "resources": devices}]
@@ -125,6 +129,7 @@ async def test_what_the_kubelet_says_of_a_workers_device_is_kept_and_closes_it(w
         "containerStatuses": [{**container, "allocatedResourcesStatus": allocated}],
     }
     await world.running_pod(job, "node-a", status)
+    await world.deps.pods.wait_for(lambda pods: any(any(pod.unhealthy_devices) for pod in pods.values()), timeout_s=5)
     await post(world, gpu(0), gpu(1))
     await world.deps.nodes.wait_for(lambda _: any(unavailable(world)), timeout_s=15)
     ((sick, causes),) = (await stored(world)).sick()
