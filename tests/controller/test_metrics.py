@@ -107,6 +107,10 @@ async def test_jobs_that_wait_have_no_row_but_their_gpus_and_reasons_count(world
         row["state"]: page.value("stoker_queue_gpus", **row) for row in page.rows("stoker_queue_gpus", queue="top")
     }
     assert of_top == {"allocated": 2, "requested": 3, "guarantee": 1, "borrowed": 1}
+    of_type = world.job("runs").status.gpu_type
+    await queue(world, "top", guarantee=QueueResources(gpu_types={of_type: 3}))
+    await world.until(lambda: Page(world).value("stoker_queue_gpus", queue="top", state="guarantee") == 3, "the type")
+    assert Page(world).value("stoker_queue_gpus", queue="top", state="borrowed") == 0, "within what its type guarantees"
     top_level = page.rows("stoker_queue_gpus", parent="", state="allocated")
     assert sum(page.value("stoker_queue_gpus", **row) or 0 for row in top_level) == 2, "nothing is counted twice"
     assert page.value("stoker_queue_waiting_jobs", queue="small", reason="NoCapacity") == 3

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.sched.entries import Entry
+from stoker.sched.gpu_choice import choices
 from stoker.sched.leaving import Leaving
 from stoker.sched.queue_state import QueueState
 from stoker.sched.state import SchedulerState
 from stoker.sched.stoppable import Stoppable
 from stoker.spec.job import Phase
+from stoker.why.explain import explain
 from tests.support.examples import examples
 from tests.support.preempting import claims, cost_of, preempting, run, wrote
 
@@ -29,57 +31,106 @@ PARENTS = {
     "e": "side",
 }
 LEAVES = "abcdef"
-guarantees = st.fixed_dictionaries({name: st.sampled_from([None, None, 0, 1, 2, 4]) for name in PARENTS})
-jobs = st.lists(st.tuples(st.sampled_from(LEAVES), st.integers(1, 3), st.integers(0, 99)), max_size=14)
+TYPES = ["h100", "a100"]
+AMOUNTS = ["gpus", *TYPES]
+own = st.fixed_dictionaries(
+    {name: st.fixed_dictionaries(dict.fromkeys(AMOUNTS, st.sampled_from([0, 0, 1, 2]))) for name in PARENTS}
+)
+"""0: names none."""
 
 
-def lent(state: SchedulerState, part: QueueState, now: Any) -> list[Entry]:
-    """What the part can be made to give back, the cheapest first."""
-    own = [state.entries[key] for key in part.holding]
-    inside = sorted(
-        [*own, *(one for child in part.children for one in lent(state, child, now))],
-        key=lambda one: (cost_of(one, now), one.key),
-    )
-    found: list[Entry] = []
-    for one in inside:
-        given = sum(other.request.totals.gpus for other in found)
-        if part.used.gpus - given <= (part.guarantee[0] or 0):
-            break
-        found.append(one)
+def with_those_below(own: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """As much as the queues below it have together, and its own."""
+    found = {name: dict(amounts) for name, amounts in own.items()}
+    for name in reversed(PARENTS):
+        above = PARENTS[name]
+        for amount in AMOUNTS if above else ():
+            found[above][amount] += found[name][amount]
     return found
 
 
-def taken_back(state: SchedulerState, queue: QueueState, gpus: int, now: Any) -> set[str]:
+jobs = st.lists(
+    st.tuples(st.sampled_from(LEAVES), st.integers(1, 3), st.integers(0, 99), st.sampled_from(TYPES)), max_size=14
+)
+
+
+def lent(state: SchedulerState, part: QueueState, gpu_type: str, now: Any) -> list[Entry]:
+    """What the part can be made to give back, the cheapest first; `gpu_type`: asked for as such."""
+    own = [one for key in part.holding if (one := state.entries[key]).gpu_type == gpu_type or not gpu_type]
+    inside = sorted(
+        [*own, *(one for child in part.children for one in lent(state, child, gpu_type, now))],
+        key=lambda one: (cost_of(one, now), one.key),
+    )
+    found: list[Entry] = []
+
+    def holds(name: str) -> int:
+        account = part.typed.get(name) if name else part
+        given = sum(one.request.totals.gpus for one in found if one.gpu_type == name or not name)
+        return account.used.gpus - given - (account.guarantee[0] or 0) if account else 0
+
+    for one in inside:
+        if holds(gpu_type) <= 0:
+            break
+        is_kept = one.gpu_type in part.typed and part.typed[one.gpu_type].guarantee[0] and holds(one.gpu_type) <= 0
+        if gpu_type or not is_kept:
+            found.append(one)
+    return found
+
+
+def taken_back(state: SchedulerState, queue: QueueState, gpus: int, gpu_type: str, now: Any) -> set[str]:
     found, sides = set[str](), list(queue.path)
     for at, side in enumerate(sides):
-        owners = [one for one in sides[: at + 1] if one.guarantee[0] is not None]
-        if not owners or owners[-1].used.gpus + gpus > (owners[-1].guarantee[0] or 0):
+        owners = [one for one in sides[: at + 1] if any(mine.guarantee[0] is not None for mine in one.own(gpu_type))]
+        named = [one for one in (owners[-1].own(gpu_type) if owners else ()) if one.guarantee[0] is not None]
+        if not named or any(one.used.gpus + gpus > (one.guarantee[0] or 0) for one in named):
             continue
+        asked = gpu_type if named[-1] is not owners[-1] else ""
         beside = side.parent.children if side.parent else [one for one in state.queues.values() if one.parent is None]
-        found |= {one.key.name for part in beside if part is not side for one in lent(state, part, now)}
+        found |= {one.key.name for part in beside if part is not side for one in lent(state, part, asked, now)}
     return found
 
 
 @examples(150)
-@given(guarantees=guarantees, jobs=jobs, leaf=st.sampled_from(LEAVES), gpus=st.integers(1, 3))
+@given(guarantees=own.map(with_those_below), jobs=jobs, leaf=st.sampled_from(LEAVES), gpus=st.integers(1, 3))
 def test_an_owner_may_take_what_others_hold_beyond_their_guarantees(
-    guarantees: dict[str, int | None], jobs: list[Any], leaf: str, gpus: int, sched: SimpleNamespace
+    guarantees: dict[str, dict[str, int]], jobs: list[Any], leaf: str, gpus: int, sched: SimpleNamespace
 ) -> None:
     world, now = sched.World(), sched.at(1000)
-    world.feed(*(sched.queue(name, parent=above, guarantee=guarantees[name]) for name, above in PARENTS.items()))
-    world.feed(sched.node("n", 64))
-    for number, (queue, held, since) in enumerate(jobs):
-        world.feed(run(sched, f"j{number:02}", "n", gpus=held, queue=queue, since=since))
+    for name, above in PARENTS.items():
+        guaranteed = {"gpu_types": {one: guarantees[name][one] for one in TYPES if guarantees[name][one]}}
+        world.feed(sched.queue(name, parent=above, guarantee=guarantees[name]["gpus"] or None, guaranteed=guaranteed))
+    world.feed(*(sched.node(f"n-{name}", 64, model=f"NVIDIA {name.upper()}") for name in TYPES))
+    for number, (queue, held, since, gpu_type) in enumerate(jobs):
+        job = run(sched, f"j{number:02}", f"n-{gpu_type}", gpus=held, queue=queue, since=since)
+        world.feed(wrote(job, gpu_type=gpu_type))
     world.feed(sched.job("x", gpus, queue=leaf))
     state = world.state
     entry = state.entries[sched.key("x")]
-    if not entry.queue.is_guaranteed:
-        assert taken_back(state, entry.queue, gpus, now) == set()
-        return
-    found = Stoppable(state, now.timestamp(), Leaving(state)).for_job(entry, entry.request)
-    names = [one.key.name for row in found.rows if (one := state.running.jobs[row]) is not None]
-    assert set(names) == taken_back(state, entry.queue, gpus, now)
-    assert names == sorted(names, key=lambda name: (cost_of(state.entries[sched.key(name)], now), name))
+    for request in choices(state, entry.queue, entry.request):
+        expected = taken_back(state, entry.queue, gpus, request.filter.type, now)
+        if not entry.queue.is_guaranteed:
+            assert expected == set()
+            continue
+        found = Stoppable(state, now.timestamp(), Leaving(state)).for_job(entry, request)
+        names = [one.key.name for row in found.rows if (one := state.running.jobs[row]) is not None]
+        assert set(names) == expected
+        assert names == sorted(names, key=lambda name: (cost_of(state.entries[sched.key(name)], now), name))
+
+
+def test_gpus_within_the_guarantee_of_their_type_are_not_taken_for_an_owner_of_any(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(*(sched.node(f"n-{name}", 4, model=f"NVIDIA {name.upper()}") for name in TYPES))
+    world.feed(sched.queue("own", guarantee=4), sched.queue("free"))
+    world.feed(sched.queue("typed", guaranteed={"gpu_types": {"a100": 4}}))
+    for number in range(4):
+        world.feed(wrote(run(sched, f"typed-{number}", "n-a100", queue="typed", since=99), gpu_type="a100"))
+    costly = [run(sched, f"free-{number}", "n-h100", queue="free") for number in range(4)]
+    kept = [run(sched, f"free-{number}", "n-h100", queue="free", preemptible=False) for number in range(4)]
+    world.feed(*(wrote(job, gpu_type="h100") for job in kept), sched.job("x", 4, queue="own"))
+    assert claims(world.decide(100)) == {}
+    [lent] = [one for one in explain(world.state, sched.key("x"), sched.at(100)).blockers if one.borrowed]
+    assert lent.borrowed == {"free": 4}
+    world.feed(*(wrote(job, 3, gpu_type="h100") for job in costly))
+    assert claims(world.decide(101)) == {"x": [f"free-{number}" for number in range(4)]}
 
 
 def test_what_a_queue_starts_in_the_same_decide_counts_against_its_guarantee(sched: SimpleNamespace) -> None:

@@ -11,7 +11,7 @@ Cost: about 4 µs per change of a job; a scrape costs what there are rows, whate
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -21,8 +21,8 @@ from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob
 from stoker.spec.names import ANNOTATION_SUBMITTER
 from stoker.spec.outcome import FREE
 from stoker.spec.pod import Pod
-from stoker.spec.queue import Queue
-from stoker.spec.queue_tree import links
+from stoker.spec.queue import Queue, QueueResources
+from stoker.spec.queue_tree import Link, links
 from stoker.spec.worker_pod import identity
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
@@ -68,7 +68,9 @@ class _Part(NamedTuple):
     queue: str
     state: str
     gpus: int
-    reason: str
+    gpu_type: str = ""
+    """That it holds; empty: none, or not known."""
+    reason: str = ""
 
 
 class JobRows:
@@ -83,6 +85,9 @@ class JobRows:
         """By uid, those that left first in front."""
         self._pods: dict[str, _Worker] = {}
         self._gpus: Counter[tuple[str, str]] = Counter()
+        """By queue and state."""
+        self._typed: Counter[tuple[str, str]] = Counter()
+        """Allocated, by queue and GPU type."""
         self._waiting: Counter[tuple[str, str]] = Counter()
         self._unsubscribe = [jobs.subscribe(self._on_job), pods.subscribe(self._on_pod)]
 
@@ -128,14 +133,10 @@ class JobRows:
         queues = tuple(self._queues.values())
         known = {queue.metadata.name: queue.spec.limit.gpus for queue in queues}
         placed = links({queue.metadata.name: queue.spec for queue in queues})
-        gpus_of = Counter[tuple[str, str]]()
-        for name in known:
-            at: str | None = name
-            while at is not None:
-                for state in ("allocated", "requested"):
-                    gpus_of[at, state] += self._gpus[name, state]
-                at = placed[at].parent
-        lending = any(link.guarantee.gpus for link in placed.values())
+        gpus_of = _with_those_below(self._gpus.copy(), placed)
+        typed = _with_those_below(self._typed.copy(), placed)
+        guaranteed = {name: _guaranteed(link.guarantee) for name, link in placed.items()}
+        lending = any(guaranteed.values())
         gpus = GaugeMetricFamily(
             "stoker_queue_gpus",
             "GPUs of a queue and of those below it: allocated to jobs that have a place, requested by those that wait, "
@@ -150,9 +151,11 @@ class JobRows:
             if limit is not None:
                 gpus.add_metric((*labels, "limit"), float(limit))
             if lending:
-                guarantee = placed[name].guarantee.gpus or 0
-                gpus.add_metric((*labels, "guarantee"), float(guarantee))
-                gpus.add_metric((*labels, "borrowed"), float(max(gpus_of[name, "allocated"] - guarantee, 0)))
+                of_types = placed[name].guarantee.of_types.items()
+                own = sum(min(typed[name, one], guarantee) for one, guarantee in of_types)
+                own = max(own, placed[name].guarantee.gpus or 0)
+                gpus.add_metric((*labels, "guarantee"), float(guaranteed[name]))
+                gpus.add_metric((*labels, "borrowed"), float(max(gpus_of[name, "allocated"] - own, 0)))
         yield gpus
         waiting: Counter[tuple[str, str]] = Counter()
         for (name, why), count in self._waiting.copy().items():
@@ -218,6 +221,8 @@ class JobRows:
         if part is None:
             return
         _add(self._gpus, (part.queue, part.state), sign * part.gpus)
+        if part.gpu_type:
+            _add(self._typed, (part.queue, part.gpu_type), sign * part.gpus)
         if part.reason:
             _add(self._waiting, (part.queue, part.reason), sign)
 
@@ -225,9 +230,9 @@ class JobRows:
 def _part(job: TrainingJob) -> _Part | None:
     status, queue = job.status, job.spec.queue
     if status.phase in PLACED:
-        return _Part(queue, "allocated", job.gpus, "")
+        return _Part(queue, "allocated", job.gpus, status.gpu_type)
     if status.phase is Phase.QUEUED:
-        return _Part(queue, "requested", job.gpus, status.reason.value)
+        return _Part(queue, "requested", job.gpus, reason=status.reason.value)
     return None
 
 
@@ -236,6 +241,22 @@ def _add(counts: Counter[tuple[str, str]], key: tuple[str, str], count: int) -> 
     counts[key] += count
     if not counts[key]:
         del counts[key]
+
+
+def _with_those_below(counts: Counter[tuple[str, str]], placed: Mapping[str, Link]) -> Counter[tuple[str, str]]:
+    """Of each queue there is, with what the queues below it have; by queue and what else."""
+    found = Counter[tuple[str, str]]()
+    for (name, what), count in counts.items():
+        at = name if name in placed else None
+        while at is not None:
+            found[at, what] += count
+            at = placed[at].parent
+    return found
+
+
+def _guaranteed(resources: QueueResources) -> int:
+    """GPUs: types count in gpus too."""
+    return max(resources.gpus or 0, sum(resources.of_types.values()))
 
 
 def _row(job: TrainingJob) -> Row:

@@ -107,6 +107,9 @@ class Lenders:
             part = self._above[level, jobs.queue[rows]]
             order = np.argsort(part, kind="stable")
             rows, part = rows[order], part[order]  # of each part the cheapest first
+            if 0 in asked.kinds and not asked.gpu_type:
+                beyond = self._beyond_types(rows, part)
+                rows, part = rows[beyond], part[beyond]
             numbers, begin, counts = np.unique(part, return_index=True, return_counts=True)
             lends: Mask = np.zeros(len(rows), dtype=np.bool_)
             for kind in asked.kinds:
@@ -121,6 +124,24 @@ class Lenders:
             above = self._above[level - 1, jobs.queue[rows]] if level else np.full(len(rows), -1)
             yield Lent(rows[inner], part[inner], above[inner])
             rows = rows[np.argsort(self._rank[rows])]
+
+    def _beyond_types(self, rows: Column, part: Column) -> Mask:
+        """Which of them are not on GPUs of a type of which their part holds no more than is guaranteed to it, without
+        those before."""
+        jobs = self._state.running
+        found: Mask = np.ones(len(rows), dtype=np.bool_)
+        for number in np.unique(part[part >= 0]).tolist():
+            queue = self._parts[number]
+            named = {name: account for name, account in queue.typed.items() if account.guarantee[0]}
+            mine = np.flatnonzero(part == number) if named else ()
+            given = dict.fromkeys(named, 0)
+            for at in mine:
+                entry, gpus = jobs.jobs[rows[at]], int(jobs.totals[0][rows[at]])
+                if entry is None or entry.gpu_type not in named:
+                    continue
+                found[at] = given[entry.gpu_type] < self._spare(number, 0, entry.gpu_type)
+                given[entry.gpu_type] += gpus
+        return found
 
     def _spare(self, number: int, kind: int, gpu_type: str) -> float:
         """What the part holds beyond its guarantee."""

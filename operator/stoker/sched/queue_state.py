@@ -193,6 +193,14 @@ class QueueState(Account):
         ]
         return any(typed) or (self.guarantee[0] is not None and (not types or len(typed) < len(types)))
 
+    def borrowed(self, account: Account, kind: int) -> int:
+        """What one of its accounts holds, of that kind of Totals, beyond what is guaranteed; negative: what it lends.
+        GPUs within the guarantee of their type are not borrowed."""
+        own = account.guarantee[kind] or 0
+        if account is self and kind == 0:
+            own = max(own, sum(min(one.used.gpus, one.guarantee[0] or 0) for one in self.typed.values()))
+        return account.used[kind] - own
+
     def subtree(self) -> Iterator[QueueState]:
         """It and all queues below."""
         yield self

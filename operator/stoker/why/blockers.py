@@ -177,10 +177,9 @@ def _lent(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
 
 
 def _borrowed(queue: QueueState, resource: str, at: int) -> int:
-    """Beyond its guarantee."""
     of_type = resource.startswith(OF_TYPE)
     account = queue.typed.get(resource.removeprefix(OF_TYPE)) if of_type else queue
-    return 0 if account is None else account.used[at] - (account.guarantee[at] or 0)
+    return 0 if account is None else queue.borrowed(account, at)
 
 
 def _nodes(state: SchedulerState, entry: Entry, request: Request, now: datetime) -> Iterator[Reason]:
