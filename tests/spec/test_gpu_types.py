@@ -41,7 +41,7 @@ def test_given_rows_come_before_shipped_ones_and_the_longest_counts() -> None:
         assert types.knows(name) and not types.knows(f"{name}x")
 
 
-@pytest.mark.parametrize("text", ["h100", "=h100", "h100=", "h100=H100", "h100=unknown", "x=a b"])
+@pytest.mark.parametrize("text", ["h100", "=h100", "h100=", "h100=H100", "h100=unknown", "h100=gpus", "x=a b"])
 def test_a_wrong_row_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="'"):
         parse_rows([text])

@@ -71,6 +71,8 @@ def _label_key(value: str) -> str:
 def _gpu_type(value: str) -> str:
     if not names.GPU_TYPE.fits(value):
         raise ValueError(names.GPU_TYPE.says)
+    if value in names.RESERVED_TYPES:
+        raise ValueError(f"{value} {names.TYPE_RESERVED}")
     return value
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from .names import GPU_TYPE, MIG_PREFIX, SHARED_RESOURCE
+from .names import GPU_TYPE, MIG_PREFIX, RESERVED_TYPES, SHARED_RESOURCE, TYPE_RESERVED
 
 UNKNOWN_TYPE = "unknown"
 """Of a GPU whose model is not known, or in no row of the table. It counts among all GPUs alone."""
@@ -70,8 +70,10 @@ def parse_rows(texts: Iterable[str]) -> dict[str, str]:
         pattern, equals, name = text.rpartition("=")
         if not equals or not _words(pattern):
             raise ValueError(f"'{text}': write MODEL=TYPE, for example 'h100 nvl=h100-nvl'")
-        if not GPU_TYPE.fits(name) or name == UNKNOWN_TYPE:
-            raise ValueError(f"'{text}': '{name}' {GPU_TYPE.says}, and not {UNKNOWN_TYPE}")
+        if not GPU_TYPE.fits(name):
+            raise ValueError(f"'{text}': '{name}' {GPU_TYPE.says}")
+        if name in RESERVED_TYPES:
+            raise ValueError(f"'{text}': '{name}' {TYPE_RESERVED}")
         rows[pattern] = name
     return rows
 

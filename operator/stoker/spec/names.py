@@ -119,6 +119,9 @@ GPU_TYPE = Form(
     re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?"),
     "must be a type of GPU, like h100: lower-case letters, digits, '-' and '.', at most 63",
 )
+RESERVED_TYPES = frozenset({"cpu", "gpus", "memory", "unknown"})
+"""What else queues count, and a GPU of no type: no type is named so."""
+TYPE_RESERVED = f"is no type of GPU: {', '.join(sorted(RESERVED_TYPES))} mean something else"
 ENV_NAME = Form(
     re.compile(r"[A-Za-z_][A-Za-z0-9_]*"),
     "an environment variable's name is letters, digits and '_', not starting with a digit",

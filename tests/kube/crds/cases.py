@@ -105,6 +105,11 @@ CASES = [
     ),
     queue({"limit": {"gpus": -1}}, {"limit": {"gpus": 0}}, "greater than or equal to 0"),
     queue({"limit": {"gpuTypes": {"H100": 1}}}, {"limit": {"gpuTypes": {"h100": 1}}}, "must be a type of GPU"),
+    queue(
+        {"limit": {"gpuTypes": {"gpus": 1}}},
+        {"limit": {"gpuTypes": {"h100": 1}}},
+        "is no type of GPU: cpu, gpus, memory, unknown mean something else",
+    ),
     queue({"guarantee": {"gpuTypes": {64 * "a": 1}}}, {"guarantee": {"gpuTypes": {63 * "a": 1}}}, "63 characters"),
     queue({"reservationBudget": -0.5}, {"reservationBudget": 0.5}, "greater than or equal to 0"),
     queue({"highestPriority": 2_000_000}, {"highestPriority": 2}, "less than or equal to 1000000"),

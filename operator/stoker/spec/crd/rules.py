@@ -52,7 +52,17 @@ from stoker.spec.job_parts import (
     Trainer,
 )
 from stoker.spec.markers import Form
-from stoker.spec.names import DEFAULT_QUEUE, ENV_NAME, GPU_RESOURCE, RESERVED_ENV, RESERVED_ENV_PREFIXES, SETTABLE_ENV
+from stoker.spec.names import (
+    DEFAULT_QUEUE,
+    ENV_NAME,
+    GPU_RESOURCE,
+    GPU_TYPE,
+    RESERVED_ENV,
+    RESERVED_ENV_PREFIXES,
+    RESERVED_TYPES,
+    SETTABLE_ENV,
+    TYPE_RESERVED,
+)
 from stoker.spec.outcome import POLICIES, Category
 from stoker.spec.quantity import AT_LEAST_A_MINUTE, DURATION, LONGEST_S, NOT_ZERO, QUANTITY, TOO_LARGE, TOO_LONG
 from stoker.spec.queue import NOT_DEFAULT_SAYS, QueueSpec
@@ -127,6 +137,7 @@ _OF_TEXT: dict[Form, list[TextRule]] = {
     DURATION: [TextRule("{}.matches('[1-9]')", NOT_ZERO), _BOUNDED],
     AT_LEAST_A_MINUTE: [_BOUNDED],
     ENV_NAME: [_reserved()],
+    GPU_TYPE: [TextRule(f"!({{}} in {listed(RESERVED_TYPES)})", TYPE_RESERVED)],
 }
 
 _WITH_RECIPE = "works with a recipe; with a command only the program itself can do it"
