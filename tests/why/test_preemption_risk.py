@@ -13,6 +13,7 @@ from stoker.spec.worker import Checkpoint, Progress
 from stoker.why.explain import explain
 from stoker.why.preemption_risk import warnings_at_submit
 from stoker.why.sentences import AT_RISK, AT_RISK_LATER
+from tests.support.preempting import wrote
 
 SAVED = Progress(at=1, checkpoint=Checkpoint(step=1))
 
@@ -28,6 +29,10 @@ def _tree(sched: SimpleNamespace, guarantee: int | None, others: int | None) -> 
     return [top, sched.queue(parent="top", guarantee=guarantee), sched.queue("other", guarantee=others)]
 
 
+def _of_types(sched: SimpleNamespace, **guaranteed: int) -> list[Any]:
+    return [sched.queue(guaranteed={"gpu_types": guaranteed}), sched.queue("other", guarantee=4)]
+
+
 @pytest.mark.parametrize(
     ("rule", "queues", "submitted", "running"),
     [
@@ -36,13 +41,16 @@ def _tree(sched: SimpleNamespace, guarantee: int | None, others: int | None) -> 
         ("another queue's guarantee may be lent to it", lambda s: _tree(s, None, 4), True, True),
         ("it runs within its own guarantee", lambda s: _tree(s, 4, 4), True, False),
         ("its queue holds more than its own", lambda s: _tree(s, 1, 4), True, True),
+        ("its type's GPUs are guaranteed to its queue", lambda s: _of_types(s, a100=2), True, False),
+        ("only some of its type's are", lambda s: _of_types(s, a100=1), True, True),
+        ("other types' GPUs are guaranteed to its queue", lambda s: _of_types(s, h100=2), True, True),
         ("only its own queues have a guarantee", lambda s: _tree(s, 1, None), False, False),
     ],
 )
 def test_a_job_that_may_be_preempted(
     rule: str, queues: Any, submitted: bool, running: bool, sched: SimpleNamespace
 ) -> None:
-    one = sched.job("x", 2, on=["a"], priority=1)
+    one = wrote(sched.job("x", 2, on=["a"], priority=1), gpu_type="a100")
     world = sched.World().feed(sched.node("a", 8), *queues(sched), one)
     assert warnings_at_submit(world.state, sched.job("y")) == ((AT_RISK_LATER,) if submitted else ()), rule
     hints = [(str(one.code), one.message, one.change) for one in explain(world.state, one.key, sched.at(10)).hints]

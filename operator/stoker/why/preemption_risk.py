@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stoker.sched.entries import Entry
-from stoker.sched.queue_state import Account, QueueState
+from stoker.sched.queue_state import QueueState
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import TrainingJob
 from stoker.spec.queue import WithinQueue
@@ -60,13 +60,18 @@ def _lenders(state: SchedulerState, queue: QueueState) -> Iterator[tuple[QueueSt
 
 def _gives_back(entry: Entry, owner: QueueState, levels: Sequence[QueueState]) -> bool:
     """All hold more than is guaranteed to them, of something that the owner has a guarantee of."""
-    typed = owner.typed.get(entry.gpu_type)
-    of_type = [one.own(entry.gpu_type)[-1] for one in levels] if typed is not None else []
-    return all(_holds_more(one, owner) for one in levels) or (
-        typed is not None and all(_holds_more(one, typed) for one in of_type)
-    )
+    name, (gpus, *others) = entry.gpu_type, owner.guarantee
+    of_type = name in owner.typed and owner.typed[name].guarantee[0] is not None
+    if of_type and all(name in one.typed and one.borrowed(one.typed[name], 0) > 0 for one in levels):
+        return True
+    if gpus is not None and all(_lends_gpus(one, name) for one in levels):
+        return True
+    named = [at for at, guarantee in enumerate(others, 1) if guarantee is not None]
+    return all(any(one.borrowed(one, at) > 0 for at in named) for one in levels)
 
 
-def _holds_more(account: Account, owner: Account) -> bool:
-    amounts = zip(account.used, account.guarantee, owner.guarantee, strict=True)
-    return any(used > (guarantee or 0) for used, guarantee, owned in amounts if owned is not None)
+def _lends_gpus(queue: QueueState, gpu_type: str) -> bool:
+    """Also those of the type."""
+    typed = queue.typed.get(gpu_type)
+    is_kept = typed is not None and bool(typed.guarantee[0]) and queue.borrowed(typed, 0) <= 0
+    return queue.borrowed(queue, 0) > 0 and not is_kept
