@@ -207,6 +207,13 @@ def test_a_reservation_binds_the_younger_of_other_queues_whatever_their_priority
     assert world(-9, 0).starts(400) == {"one": ["a"]}
 
 
+def test_no_reservation_of_lower_priority_holds_back_a_job_without_gpus(sched: SimpleNamespace) -> None:
+    """Where guarantees put the queue's jobs with GPUs first."""
+    world = sched.World().feed(sched.node("a", 4), sched.queue(gpus=1, cpu="8", guarantee=1), sched.job("r", on=["a"]))
+    world.feed(sched.job("old", cpu="6"), sched.job("urgent", 0, cpu="4", priority=5, queued=10))
+    assert world.starts(400) == {"urgent": ["a"]}
+
+
 def test_a_clock_that_steps_back_leaves_every_job_a_reason(sched: SimpleNamespace) -> None:
     world = sched.World().feed(sched.node("a", 4), sched.queue(budget=1), sched.job("r", 2, on=["a"]))
     world.feed(sched.job("head", 4), sched.job("small", 1, queued=1))

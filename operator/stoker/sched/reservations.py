@@ -90,6 +90,8 @@ class Reservations:
         self._is_steady, self._has_moved = True, False
         """None of those so far has a choice; some might be made elsewhere now, as jobs have started since."""
         self._latest: tuple[datetime, Key] | None = None
+        self._last_in: dict[QueueState, Order] = {}
+        """Queue → of its jobs that reserve the one that is last in order."""
         self.plan: list[Reservation] = []
         self._some: dict[tuple[int, ...], Kept] = {}
         """What is kept by those of the plan."""
@@ -123,6 +125,7 @@ class Reservations:
         self._kept.add(one)
         if self._latest is None or self._latest < order[1:]:
             self._latest = order[1:]
+        self._last_in[queue] = max(order, self._last_in.get(queue, order))
         self.plan.append(one)
         for name in one.nodes:
             self._state.changes.keep_node(name)
@@ -142,7 +145,7 @@ class Reservations:
     def ahead_of(self, order: Order, queue: QueueState) -> Kept:
         """Of those made so far, the ones that bind the job. They all do unless priorities or shares put younger jobs
         first."""
-        if self._latest is None or self._latest < order[1:]:
+        if self._latest is None or (self._latest < order[1:] and self._last_in.get(queue, order) <= order):
             return self._kept
         bind = tuple([at for at, one in enumerate(self.plan) if one.binds(order, queue)])
         if len(bind) == len(self.plan):
