@@ -90,7 +90,7 @@ def test_queue_limit_says_used_limit_and_short(sched: SimpleNamespace) -> None:
 def test_blame_and_back_off_say_until_when(sched: SimpleNamespace) -> None:
     objects = [sched.node("a", 4), sched.queue(), sched.job("x", blamed={"a": 60}), sched.job("y", not_before=50)]
     blamed, backing_off = why(sched, objects, "x"), why(sched, objects, "y")
-    assert "only with node a there is room" in blamed.summary
+    assert blamed.summary.startswith("there is room only with node a, which is avoided until 10:01:00 UTC: ")
     assert texts(blamed) == (
         "once a is no longer avoided at 10:01:00 UTC (in 50s) it would start, if nothing else changes",
     )
@@ -99,6 +99,19 @@ def test_blame_and_back_off_say_until_when(sched: SimpleNamespace) -> None:
     assert texts(backing_off) == (
         "once the back-off ends at 10:00:50 UTC (in 40s) it would start, if nothing else changes",
     )
+
+
+def test_blame_is_the_jobs_own_and_ends_once_there_is_room(sched: SimpleNamespace) -> None:
+    """Jobs that ask for the same and avoid the same; nodes that would not help."""
+    objects = [sched.node("a", 4), sched.node("b", 1), sched.queue()]
+    objects += [sched.job(f"x{end}", 4, blamed={"a": end, "b": 30, "gone": 20}) for end in (60, 90)]
+    world = sched.World().feed(*objects)
+    assert world.starts(10) == {}
+    for end in (60, 90):
+        for (found,) in (why(sched, objects, f"x{end}").blockers, world.reasons(10)[sched.key(f"x{end}")]):
+            assert (str(found.code), found.nodes, found.until) == ("NodesBlamed", ("a",), sched.at(end))
+    away = [sched.node("a", 4, ready=False), sched.queue(), sched.job("x", 4, blamed={"a": 60})]
+    assert [str(one.code) for one in why(sched, away, "x").blockers] == ["NoCapacity"]
 
 
 def test_a_hint_is_told_only_if_it_holds(sched: SimpleNamespace) -> None:

@@ -6,7 +6,7 @@ changes nothing. Called by `reasons` and `explain`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 
@@ -15,7 +15,7 @@ from stoker.life.preemption import claim_message
 from stoker.sched.budget import cost_of, may_cost_s
 from stoker.sched.entries import Entry
 from stoker.sched.gpu_choice import choices
-from stoker.sched.place import capacity, place
+from stoker.sched.place import capacity, fitting, free_room, place
 from stoker.sched.queue_state import Account, QueueState
 from stoker.sched.request import Request
 from stoker.sched.reservations import MAX_RESERVATIONS, Kept, reserves, starts_soonest, too_dear
@@ -186,15 +186,23 @@ def _nodes(state: SchedulerState, entry: Entry, request: Request, now: datetime)
     avoid, table = entry.avoided(now), state.nodes
     if place(table, request, avoid) is not None:
         return
-    if not avoid:
-        yield from shortages(table, request)
-        return
-    fits_there = place(table, request) is not None
-    could = capacity(table, request, avoid)
-    only_there = int(likeliest(table, request.near, request.workers, could, could).sum()) < request.workers
+
+    def holds(avoid: Collection[str]) -> bool:
+        could = capacity(table, request, avoid)
+        return int(likeliest(table, request.near, request.workers, could, could).sum()) >= request.workers
+
+    def fits(avoid: Collection[str]) -> bool:
+        return place(table, request, avoid) is not None
+
+    fits_there = bool(avoid) and fits(())
+    only_there = bool(avoid) and not holds(avoid) and holds(())
     if fits_there or only_there:
-        until = min(blame.until for blame in entry.job.status.blamed if blame.until > now)
-        nodes = tuple(sorted(avoid))
+        is_enough, there = (fits, free_room(table, request, None)) if fits_there else (holds, None)
+        until = min(
+            one.until for one in entry.job.status.blamed if one.until > now and is_enough(entry.avoided(one.until))
+        )
+        workers = capacity(table, request) if there is None else fitting(table, request, (), there)
+        nodes = tuple(sorted(name for name in avoid if name in table.slots and workers[table.slots[name]]))
         message = sentences.blamed(nodes, fits_there, until)
         yield Reason(code=Code.NODES_BLAMED, message=message, nodes=nodes[:MOST_JOBS], until=until)
     if not fits_there:

@@ -1,6 +1,6 @@
 """Why pending jobs wait, worked out one by one and only when looked up.
 
-Called by the operator's `waiting_reasons` (the status of waiting jobs) and by `explain`.
+Called by the operator's `waiting_reasons`, for the status of waiting jobs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Reasons(Mapping[Key, tuple[Reason, ...]]):
         if not entry.pending:
             raise KeyError(key)
         lane = entry.lane
-        if lane is None:
+        if lane is None or lane.avoid:  # until when a node is avoided differs
             return blockers(self.state, entry, self.now)
         if lane not in self._by_lane:
             head = self.state.entries[lane.jobs.first()[2]]

@@ -94,10 +94,10 @@ def grows(has: int, most: int, then: int, waits_for: WaitsFor | None, at: dateti
 
 
 def blamed(nodes: Sequence[str], has_room: bool, until: datetime) -> str:
-    where = f"node {listed(nodes, 3)}" if len(nodes) == 1 else f"nodes {listed(nodes, 3)}"
+    where = f"node {listed(nodes, 3)}, which is" if len(nodes) == 1 else f"nodes {listed(nodes, 3)}, which are"
     return (
-        f"only with {where} there {'is' if has_room else 'could be'} room, but a worker of this job failed there, or "
-        f"a GPU held its gang back: avoided until {clock(until)}"
+        f"there {'is' if has_room else 'could be'} room only with {where} avoided until {clock(until)}: a worker of "
+        "this job failed there, or a GPU there held its gang back"
     )
 
 
