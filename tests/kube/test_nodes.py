@@ -132,16 +132,17 @@ def test_a_shared_gpu_promises_its_part_of_the_memory() -> None:
 def test_slices_and_gpus_that_are_shared_by_another_name_are_parts() -> None:
     slices = {"nvidia.com/mig-1g.10gb.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"}
     slices |= {"nvidia.com/mig-1g.10gb.memory": "9728", "nvidia.com/mig.strategy": "mixed"}
-    offered = {"nvidia.com/mig-1g.10gb": "7", "nvidia.com/mig-2g.20gb": "1"}
+    offered = {"nvidia.com/mig-1g.10gb": "7", "nvidia.com/mig-1g.24gb-me": "1"}
     status = seen(labels={**A100, **slices}, gpus=6, more=offered).status
     kinds = [(gpu.resource, gpu.model, gpu.memory_bytes // 2**20) for gpu in status.gpus if gpu.part]
     assert kinds[:7] == [("nvidia.com/mig-1g.10gb", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", 9728)] * 7
-    assert kinds[7:] == [("nvidia.com/mig-2g.20gb", "MIG 2g.20gb", 0)]
+    assert kinds[7:] == [("nvidia.com/mig-1g.24gb-me", "MIG 1g.24gb-me", 0)]
     assert [gpu.resource for gpu in status.gpus if not gpu.part] == ["nvidia.com/gpu"] * 6
 
     slices |= {"nvidia.com/mig-1g.10gb.replicas": "2"}
-    [share] = {*seen(labels=slices, gpus=0, more={"nvidia.com/mig-1g.10gb.shared": "1"}).status.gpus}
-    assert (share.model, share.memory_bytes) == ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", 4864 * 2**20)
+    for name in ("nvidia.com/mig-1g.10gb.shared", "nvidia.com/mig-1g.10gb"):
+        [share] = {*seen(labels=slices, gpus=0, more={name: "1"}).status.gpus}
+        assert (share.model, share.memory_bytes) == ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", 4864 * 2**20)
 
     shared = {**A100, "nvidia.com/gpu.replicas": "4"}
     status = seen(labels=shared, gpus=0, more={"nvidia.com/gpu.shared": "32"}).status

@@ -21,6 +21,10 @@ from stoker.spec.gpu_types import GpuTypes, parse_rows
         ("Tesla T4", "t4"),
         ("Tesla V100-SXM2-32GB", "v100"),
         ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "mig-1g.10gb"),
+        ("NVIDIA-A100-SXM4-80GB-MIG-1c.3g.40gb", "mig-1c.3g.40gb"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me", "mig-1g.10gb.me"),
+        ("NVIDIA RTX PRO 6000 MIG 1g.24gb-me", "mig-1g.24gb-me"),
+        ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb-SHARED", "mig-1g.10gb.shared"),
         ("NVIDIA-A100-SXM4-80GB-SHARED", "a100-shared"),
         ("NVIDIA GeForce RTX 4090", "unknown"),
         ("H1000", "unknown"),
@@ -28,7 +32,16 @@ from stoker.spec.gpu_types import GpuTypes, parse_rows
     ],
 )
 def test_a_gpu_has_one_type(model: str, gpu_type: str) -> None:
-    assert GpuTypes().of(model) == gpu_type
+    assert GpuTypes().of(model) == gpu_type and (gpu_type == "unknown" or GpuTypes().knows(gpu_type))
+
+
+def test_what_is_shared_is_a_type_of_its_own_renamed_or_not() -> None:
+    sliced, whole, types = "NVIDIA A100 MIG 1g.10gb", "NVIDIA A100", GpuTypes()
+    for name in ("nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.shared", "nvidia.com/gpu"):
+        assert types.offered_as(name, f"{sliced}-SHARED") == "mig-1g.10gb.shared"
+    assert types.offered_as("nvidia.com/gpu.shared", sliced) == "mig-1g.10gb.shared"
+    assert types.offered_as("nvidia.com/gpu", f"{whole}-SHARED") == "a100-shared"
+    assert types.offered_as("nvidia.com/gpu.shared", whole) == "a100-shared"
 
 
 def test_given_rows_come_before_shipped_ones_and_the_longest_counts() -> None:

@@ -133,9 +133,9 @@ def _gpus(labels: Mapping[str, str], status: _NodeStatus) -> tuple[tuple[Gpu, ..
 
 
 def _slice(name: str, labels: Mapping[str, str]) -> tuple[str, int]:
-    """(model, bytes of each) of a MIG profile; of one that is shared, a share's."""
+    """(model, bytes of each) of a MIG profile; of one that is shared, renamed or not, a share's."""
     profile = name.removesuffix(".shared")
-    shares = max(_number(labels, f"{profile}.replicas"), 1) if profile != name else 1
+    shares = max(_number(labels, f"{profile}.replicas"), 1)
     model = labels.get(f"{profile}.product") or f"MIG {profile.removeprefix(MIG_PREFIX)}"
     return model, _number(labels, f"{profile}.memory") * 2**20 // shares
 

@@ -19,8 +19,9 @@ _SHIPPED = (
     *("v100s", "v100", "p100", "p40", "p4", "t4", "t4g", "m60", "m40", "k80"),
 )
 """NVIDIA's data-centre GPUs. Each is a word of the model's name as NVML and GPU Feature Discovery give it."""
-_PROFILE = re.compile(r"mig-(\d+c\.)?\d+g\.\d+gb(\.[a-z.]*[a-z])?")
-_MIG = re.compile(r"\bmig[- ](\d+g\.\d+gb)\b")
+_SLICE = r"(?:\d+c\.)?\d+g\.\d+gb(?:-me)?(?:[.+][a-z.]*[a-z])?"
+_PROFILE = re.compile(rf"mig-{_SLICE}")
+_MIG = re.compile(rf"\bmig[- ]({_SLICE})")
 _WORDS = re.compile(r"[a-z0-9.+]+")
 
 
@@ -41,7 +42,8 @@ class GpuTypes:
         return any(one in (name, whole) for _, one in self._patterns) or bool(_PROFILE.fullmatch(name))
 
     def of(self, model: str) -> str:
-        """A slice of a MIG GPU is of type 'mig-1g.10gb', a shared one of 'h100-shared'."""
+        """A slice of a MIG GPU is of type 'mig-1g.10gb', a shared one of 'mig-1g.10gb.shared', a shared GPU of
+        'h100-shared'."""
         found = self._known.get(model)
         if found is None:
             found = self._known[model] = self._of(model.lower())
@@ -49,18 +51,26 @@ class GpuTypes:
 
     def offered_as(self, resource: str, model: str) -> str:
         """The type of what a device plug-in offers under that name: a MIG profile is the type, whatever the model."""
-        if resource.startswith(MIG_PREFIX):
-            return resource.partition("/")[2]
         found = self.of(model)
-        is_named = found == UNKNOWN_TYPE or found.endswith("-shared")
-        return found if resource != SHARED_RESOURCE or is_named else f"{found}-shared"
+        is_shared = found.endswith("shared") or resource == SHARED_RESOURCE
+        if resource.startswith(MIG_PREFIX):
+            found = resource.partition("/")[2]
+        return _shared(found) if is_shared else found
 
     def _of(self, model: str) -> str:
-        if mig := _MIG.search(model):
-            return f"mig-{mig[1]}"
         there = _words(model)
-        found = next((name for words, name in self._patterns if _stands_in(words, there)), UNKNOWN_TYPE)
-        return f"{found}-shared" if found != UNKNOWN_TYPE and "shared" in there else found
+        if mig := _MIG.search(model):
+            found = f"mig-{mig[1].replace('+', '.')}"
+        else:
+            found = next((name for words, name in self._patterns if _stands_in(words, there)), UNKNOWN_TYPE)
+        return _shared(found) if "shared" in there else found
+
+
+def _shared(name: str) -> str:
+    """As device plug-ins call it where they rename what is shared."""
+    if name == UNKNOWN_TYPE or name.endswith(("-shared", ".shared")):
+        return name
+    return f"{name}.shared" if _PROFILE.fullmatch(name) else f"{name}-shared"
 
 
 def parse_rows(texts: Iterable[str]) -> dict[str, str]:

@@ -111,7 +111,7 @@ MIG_PREFIX = "nvidia.com/mig-"
 SHARED_RESOURCE = "nvidia.com/gpu.shared"
 """What one that renames them calls GPUs that pods share."""
 GPU_RESOURCES = Form(
-    re.compile(r"nvidia\.com/(gpu|gpu\.shared|mig-[0-9a-z]([0-9a-z.]{0,30}[0-9a-z])?)"),
+    re.compile(r"nvidia\.com/(gpu|gpu\.shared|mig-[0-9a-z]([-0-9a-z.]{0,30}[0-9a-z])?)"),
     "must be what a device plug-in calls GPUs: nvidia.com/gpu, nvidia.com/gpu.shared or a MIG profile like "
     "nvidia.com/mig-1g.10gb",
 )
