@@ -216,8 +216,13 @@ def _pod_uid(hold: Hold) -> str:
 
 
 def control_plane(book: Book, at: float, share: float, start: float, end: float) -> None:
-    """What operators and api report. The second operator leads from the middle on."""
+    """What operators and api report. The second operator leads from the middle on; what operators count is not scraped
+    for some minutes before."""
     leader = "operator-0" if share < 0.5 else "operator-1"
+    _jobs(book, at, share, start, end, leader)
+    _api(book, at, share)
+    if 0.25 < share < 0.4:
+        return
     for operator in ("operator-0", "operator-1"):
         own = {"instance": operator}
         book.gauge(at, "stoker_operator_leader", float(operator == leader), **own)
@@ -238,9 +243,7 @@ def control_plane(book: Book, at: float, share: float, start: float, end: float)
                 book.add(
                     at, f"stoker_operator_{what}_seconds_bucket", STEP_S * part * (operator == leader), le=le, **own
                 )
-    _jobs(book, at, share, start, end, leader)
     _queues(book, at, share, start, end, leader)
-    _api(book, at, share)
 
 
 def _jobs(book: Book, at: float, share: float, start: float, end: float, leader: str) -> None:
@@ -287,17 +290,18 @@ def _queues(book: Book, at: float, share: float, start: float, end: float, leade
         for le in (*WAITS_S, "+Inf"):
             part = 1.0 if le == "+Inf" else min(1.0, (float(le) / (900 + hash_of(queue) % 1800)) ** 0.5)
             book.add(at, "stoker_queue_wait_seconds_bucket", 0.05 * part, queue=queue, le=le)
-        book.add(at, "stoker_gangs_withdrawn_total", 0, queue=queue)
+        book.add(at, "stoker_gangs_withdrawn_total", 0, queue=queue, **own)
         for reason, gpus_a_step in (("Reclaimed", 0.02), ("Preempted", 0.01)):
-            book.add(at, "stoker_preempted_gpus_total", gpus_a_step, queue=queue, reason=reason)
-            book.add(at, "stoker_preempted_gpu_seconds_lost_total", 90 * gpus_a_step, queue=queue, reason=reason)
+            which = {"queue": queue, "reason": reason, **own}
+            book.add(at, "stoker_preempted_gpus_total", gpus_a_step, **which)
+            book.add(at, "stoker_preempted_gpu_seconds_lost_total", 90 * gpus_a_step, **which)
     for job in JOBS:
         over = sum(1 for run in job.runs if run.end < share)
         if over:
             category, intent = job.ending
             ended = {"queue": job.queue, "category": category, "intent": intent}
             before = book.total("stoker_attempts_ended_total", **ended)
-            book.add(at, "stoker_attempts_ended_total", over - before, **ended)
+            book.add(at, "stoker_attempts_ended_total", over - before, **ended, **own)
 
 
 def _api(book: Book, at: float, share: float) -> None:

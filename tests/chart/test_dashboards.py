@@ -26,6 +26,7 @@ DRAWN = {"timeseries", "stat", "bargauge", "table", "state-timeline"}
 """Kinds of panel that Grafana publishes as components."""
 RATES = {"rate", "increase"}
 RARE = {
+    "stoker_gangs_withdrawn_total",
     "stoker_attempts_ended_total",
     "stoker_operator_decisions_total",
     "stoker_preempted_gpus_total",
@@ -138,7 +139,7 @@ def test_queries_speak_of_series_and_labels_that_there_are(whose: str, query: st
         assert "cluster" in one.labels, f"{whose}: {one.name} of every cluster"
         missing = one.labels - {"cluster"} - LABELS[one.name]
         assert not missing, f"{whose}: {one.name} has no {missing}"
-    known = {"cluster"}.union(*(LABELS[one.name] for one in found))
+    known = {"cluster", "instance"}.union(*(LABELS[one.name] for one in found))
     assert promql.grouped(query) <= known, f"{whose}: none has {promql.grouped(query) - known}"
 
 
@@ -146,10 +147,11 @@ def test_queries_speak_of_series_and_labels_that_there_are(whose: str, query: st
 def test_counters_are_read_as_counters(whose: str, query: str, annotates: bool) -> None:
     """A job's counters begin at 0 and outlive the exporter: their highest is the job's total. Of rare things the first
     rise counts too, though it makes the series: they are compared with themselves a while ago."""
+    ago = " offset 1m" if annotates else " offset $__interval"
     for one in promql.uses(query):
         if one.name in COUNTERS:
             total = one.function == "max_over_time" and one.name.startswith("stoker_job_gpu_")
-            news = (annotates and one.compared) or (one.name in RARE and " offset $__interval" in query)
+            news = one.name in RARE and ago in query
             assert one.function in RATES or total or news, f"{whose}: {one.name} under {one.function or 'nothing'}"
         else:
             assert one.function not in RATES, f"{whose}: {one.name} is no counter"

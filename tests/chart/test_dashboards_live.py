@@ -1,5 +1,6 @@
 """Every query of every dashboard, asked of a real Prometheus that was given a story (`sample_cluster`): two
-operators that take turns, exporters that are restarted, a job of two attempts, GPUs without SM activity, one lost.
+operators that take turns and are not scraped for a while, exporters that are restarted, a job of two attempts, GPUs
+without SM activity, one lost.
 """
 
 from __future__ import annotations
@@ -166,6 +167,21 @@ def test_attempts_that_ended_are_counted_once_each(shown: Shown) -> None:
     found = shown.answers["stoker-queue", "Attempts ended, by category"]["A"]
     counts = {one["metric"]["category"]: sum(float(value) for _, value in one["values"]) for one in found}
     assert counts == {"Interrupted": 1, "OutOfMemory": 1}
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "unit"),
+    [
+        ("GPUs reclaimed and preempted, by queue", "stoker_preempted_gpus_total", 1),
+        ("GPU-hours lost to preemption, by queue", "stoker_preempted_gpu_seconds_lost_total", 3600),
+    ],
+)
+def test_what_was_preempted_is_shown_once_whatever_is_scraped(shown: Shown, title: str, name: str, unit: float) -> None:
+    found = shown.answers["stoker-queue", title]["A"]
+    assert len(found) == 6
+    for one in found:
+        story = shown.book.total(name, **one["metric"]) / unit
+        assert sum(float(value) for _, value in one["values"]) == pytest.approx(story, rel=0.03), one["metric"]
 
 
 def test_failures_and_preemptions_are_marked(shown: Shown) -> None:

@@ -24,8 +24,6 @@ class Use:
     """That its matchers name."""
     function: str
     """The function that takes its range; empty where it is a plain selector."""
-    compared: bool
-    """It stands on a side of `unless`: only whether it is there counts."""
 
 
 def plain(query: str) -> str:
@@ -40,7 +38,7 @@ def variables(query: str) -> set[str]:
 
 def uses(query: str) -> list[Use]:
     """Raises: ValueError where it is no PromQL, types included."""
-    return list(_uses(promql.parse(plain(query)), "", False))
+    return list(_uses(promql.parse(plain(query)), ""))
 
 
 def grouped(query: str) -> set[str]:
@@ -52,20 +50,20 @@ def _value(variable: str) -> str:
     return {"__range_s": "60"}.get(variable, "60s" if variable.startswith("__") else "x")
 
 
-def _uses(node: Any, function: str, compared: bool) -> Iterator[Use]:
+def _uses(node: Any, function: str) -> Iterator[Use]:
     if isinstance(node, promql.MatrixSelector):
-        yield from _uses(node.vector_selector, function, compared)
+        yield from _uses(node.vector_selector, function)
     elif isinstance(node, promql.VectorSelector):
-        yield Use(node.name or "", frozenset(one.name for one in node.matchers.matchers), function, compared)
+        yield Use(node.name or "", frozenset(one.name for one in node.matchers.matchers), function)
     elif isinstance(node, promql.Call):
         for part in node.args:
-            yield from _uses(part, node.func.name, compared)
+            yield from _uses(part, node.func.name)
     elif isinstance(node, promql.BinaryExpr):
         for part in (node.lhs, node.rhs):
-            yield from _uses(part, "", compared or str(node.op) == "unless")
+            yield from _uses(part, "")
     else:
         for part in _below(node):
-            yield from _uses(part, function, compared)
+            yield from _uses(part, function)
 
 
 def _grouped(node: Any) -> Iterator[str]:

@@ -97,14 +97,19 @@ def none_is_zero(expr: str, where: str) -> str:
 
 
 def happened(by: tuple[str, ...], metric: str, *matchers: str) -> str:
-    """How often a rare thing happened in each step of a graph, each time counted once. Not `increase`: that misses the
-    first time, which makes the series. A few scrapes that failed just before make nothing of what was long ago."""
-    now = total(by, of(metric, *matchers))
-    before = total(by, f"last_over_time({of(metric, *matchers)}[{RATE}] offset $__interval)")
-    return f"clamp_min({now} - ({before} or 0 * {now}), 0)"
+    """How often a rare thing happened in each step of a graph, each time counted once."""
+    return _rise(by, of(metric, *matchers), RATE, "$__interval")
 
 
 def counted(by: tuple[str, ...], metric: str, *matchers: str) -> str:
-    """Above 0 in the minutes in which a counter of rare things rose: its first rise too, which makes the series."""
-    one = of(metric, *matchers)
-    return f"{total(by, f'increase({one}[2m])')} > 0 or {total(by, f'{one} unless {one} offset 2m')} > 0"
+    """Above 0 in the minutes in which a counter of rare things rose."""
+    return f"{_rise(by, of(metric, *matchers), '2m', '1m')} > 0"
+
+
+def _rise(by: tuple[str, ...], one: str, window: str, step: str) -> str:
+    """Of an operator's counter since `step` ago. Not `increase`: that misses the first time, which makes the series. A
+    series begins at 0 where its process was seen before; where it was not (nothing was scraped, another operator came),
+    what it counted earlier is none of this step's. A few scrapes that failed make no difference."""
+    was_seen = f"last_over_time({of('stoker_operator_leader')}[{window}] offset {step})"
+    before = f"last_over_time({one}[{window}] offset {step}) or 0 * {one} and on (cluster, instance) {was_seen}"
+    return total(by, f"clamp_min({one} - ({before} or min_over_time({one}[{window}])), 0)")

@@ -57,6 +57,10 @@ def _gpus(state: str) -> str:
     return most(("cluster", "queue"), "stoker_queue_gpus", HERE, eq("state", state))
 
 
+def _over_clusters(state: str) -> str:
+    return total(("queue",), _gpus(state))
+
+
 def _columns(by: tuple[str, ...]) -> tuple[Column, ...]:
     held = total(by, _HELD)
     return (
@@ -149,23 +153,24 @@ _QUEUES = (
     ),
     series(
         "GPUs allocated and requested, by queue",
-        "Allocated; dashed: requested by waiting jobs.",
+        "Allocated; dashed: requested by waiting jobs. A queue's GPUs include those of the queues below it.",
         "short",
-        Query(_gpus("allocated"), "{{queue}}"),
-        Query(_gpus("requested"), "{{queue}} waits for", dashed=True),
+        Query(_over_clusters("allocated"), "{{queue}}"),
+        Query(_over_clusters("requested"), "{{queue}} waits for", dashed=True),
     ),
     series(
         "GPUs guaranteed and borrowed, by queue",
-        "Borrowed: held beyond the queue's guarantee. Dashed: the guarantee. Empty where no queue has one.",
+        "Borrowed: held beyond the queue's guarantee. Dashed: the guarantee. Empty where no queue has one. Queues "
+        "include those below them.",
         "short",
-        Query(_gpus("borrowed"), "{{queue}} borrows"),
-        Query(_gpus("guarantee"), "{{queue}}", dashed=True),
+        Query(_over_clusters("borrowed"), "{{queue}} borrows"),
+        Query(_over_clusters("guarantee"), "{{queue}}", dashed=True),
         none=NOTHING,
     ),
     series(
         "GPUs reclaimed and preempted, by queue",
         "GPUs of attempts that were stopped for another job, per graph step: reclaimed for a queue that is guaranteed "
-        "them, preempted within the queue.",
+        "them, preempted within the queue. GpuSick: moved off a sick GPU.",
         "short",
         Query(happened(("queue", "reason"), "stoker_preempted_gpus_total", HERE), "{{queue}} {{reason}}"),
         bars=True,
@@ -174,7 +179,8 @@ _QUEUES = (
     ),
     series(
         "GPU-hours lost to preemption, by queue",
-        "Work since the last checkpoint of attempts that were stopped for another job, per graph step.",
+        "Work since the last checkpoint of attempts that were stopped for another job, or moved off a sick GPU, per "
+        "graph step.",
         "short",
         Query(
             f"{happened(('queue', 'reason'), 'stoker_preempted_gpu_seconds_lost_total', HERE)} / 3600",
@@ -273,7 +279,7 @@ DASHBOARD = Dashboard(
     "stoker-queue",
     "Stoker / Queues and efficiency",
     "Wait times, quota in use, and how well GPU-hours were spent.",
-    (CLUSTER, Variable("queue", "Queue", 'stoker_queue_jobs{cluster=~"$cluster"}', "queue")),
+    (CLUSTER, Variable("queue", "Queue", 'stoker_queue_gpus{cluster=~"$cluster"}', "queue")),
     (Row("Now", _NOW), Row("Queues", _QUEUES), Row("GPU-hours by owner", _SPENT)),
     ended(HERE),
     since="now-24h",
