@@ -120,11 +120,14 @@ def _refuse(at: str, detail: str) -> NoReturn:
     raise Problem(ProblemCode.INVALID_JSON, detail, errors=[FieldError(at, detail)])
 
 
-def parse_body(model: type[M], body: bytes) -> M:
-    """The body as `model`, strictly: "3" is no number and 1 is no boolean. Raises: Problem (400, 422)."""
+def parse_body(model: type[M], body: bytes, context: Mapping[str, bool] | None = None) -> M:
+    """The body as `model`, strictly: "3" is no number and 1 is no boolean. `context`: as `stoker.spec.quantity.NEW`.
+
+    Raises: Problem (400, 422).
+    """
     data = parse_json(body)
     try:
-        return model.model_validate_json(body, strict=True)
+        return model.model_validate_json(body, strict=True, context=context)
     except ValidationError as error:
         raise invalid_fields(error, root=model, data=data) from None
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from stoker.spec.fields import DnsLabel
 from stoker.spec.meta import Key, Kind, Resource
+from stoker.spec.quantity import NEW
 from stoker.store.cache import WatchCache
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
 from stoker_api.bodies import matches
@@ -126,4 +127,4 @@ def parse_put(model: type[M], name: str, body: bytes) -> M:
     except ValidationError as error:
         detail = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         raise invalid("/name", detail, place="path") from None
-    return parse_body(model, body)
+    return parse_body(model, body, NEW)

@@ -144,8 +144,12 @@ async def test_queues(world):
     assert same.status_code == 200 and same.headers["etag"] == made.headers["etag"]
     stale = {"If-Match": '"x.1"'}
     assert (await world.call("PUT", "/v1/queues/gold", who="admin", json=put, headers=stale)).status_code == 412
-    bad = await world.call("PUT", "/v1/queues/gold", who="admin", json={"spec": {"limits": {}}})
-    assert bad.status_code == 422 and bad.json()["errors"][0]["pointer"] == "/spec/limits"
+    for spec, pointer in (
+        ({"limits": {}}, "/spec/limits"),
+        ({"preemption": {"minRuntime": "3651d"}}, "/spec/preemption/minRuntime"),
+    ):
+        bad = await world.call("PUT", "/v1/queues/gold", who="admin", json={"spec": spec})
+        assert bad.status_code == 422 and bad.json()["errors"][0]["pointer"] == pointer
     assert (await world.call("PUT", "/v1/queues/No", who="admin", json=put)).status_code == 422
     await world.job("one", queue="gold")
     listed = await world.call("GET", "/v1/queues")

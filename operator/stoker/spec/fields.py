@@ -127,7 +127,7 @@ ImageName = Annotated[str, Field(max_length=512), names.IMAGE_NAME, AfterValidat
 Requirements = Annotated[str, Field(max_length=1024), names.REQUIREMENTS, AfterValidator(_requirements)]
 DnsLabel = Annotated[str, Field(max_length=63), names.DNS_LABEL, AfterValidator(_dns_label)]
 ComputeCapability = Annotated[
-    str, Field(max_length=4), names.COMPUTE_CAPABILITY, BeforeValidator(_as_text), AfterValidator(_compute_capability)
+    str, Field(max_length=16), names.COMPUTE_CAPABILITY, BeforeValidator(_as_text), AfterValidator(_compute_capability)
 ]
 GpuType = Annotated[str, Field(max_length=63), names.GPU_TYPE, AfterValidator(_gpu_type)]
 GpuResource = Annotated[str, Field(max_length=47), names.GPU_RESOURCES, AfterValidator(_gpu_resource)]

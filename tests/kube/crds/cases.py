@@ -204,6 +204,11 @@ CASES = [
         "is no compute capability",
     ),
     job(
+        {"gpusPerWorker": 1, "gpu": {"minComputeCapability": "sm_90"}},
+        {"gpusPerWorker": 1, "gpu": {"minComputeCapability": "9.0"}},
+        "is no compute capability",
+    ),
+    job(
         {"gpusPerWorker": 0, "gpu": {"maxPower": 400}},
         {"gpusPerWorker": 1, "gpu": {"maxPower": 400}},
         "gpu says which GPUs, but gpusPerWorker is 0",
