@@ -16,6 +16,7 @@ from stoker.spec.job import Phase
 from stoker.spec.queue import QueueResources, QueueSpec
 from stoker.spec.queue_tree import links
 from tests.support.examples import examples
+from tests.support.preempting import preempting, run, wrote
 
 GPUS, CORES, GIB = 12, 24, 100
 LEAVES = ["a", "b", "c", "d"]
@@ -240,9 +241,33 @@ def test_why_says_whose_guarantee_is_lent_to_whom(sched: SimpleNamespace) -> Non
     assert lent.borrowed == {"free": 3, "mean": 3}
     assert lent.message == (
         "queue 'owner' holds 1 of 4 GPUs guaranteed to it; others hold 3 GPUs more than theirs in 'free' and 3 GPUs "
-        "more than theirs in 'mean'"
+        "more than theirs in 'mean'; no job there may be stopped"
     )
     assert world.codes("y") == ["NoCapacity"], "it would borrow itself"
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "now", "says"),
+    [
+        ({}, 1000, "; no job there may be stopped before 10:30:00 UTC"),
+        ({}, 1900, "; jobs there that may be stopped hold 2 GPUs"),
+        ({"cpu": "2"}, 1900, None),  # it would hold more cores than that
+        ({"gpu_types": {"a100": 1}}, 1900, None),
+    ],
+)
+def test_why_says_what_may_be_stopped_for_a_guarantee(
+    guarantee: dict[str, Any], now: float, says: str | None, sched: SimpleNamespace
+) -> None:
+    world = sched.World().feed(sched.node("a", 7), sched.queue("owner", guarantee=4, guaranteed=guarantee))
+    world.feed(preempting(sched.queue("free"), "30m"), sched.job("x", 4, queue="owner", cpu="4"))
+    for name, more in (("old", {}), ("young", {"since": 900}), ("fixed", {"preemptible": False})):
+        world.feed(wrote(run(sched, name, "a", gpus=2, queue="free", **more), gpu_type="a100"))
+    assert world.starts(now) == {}
+    lent = [one.message for one in world.reasons(now)[sched.key("x")] if one.code == "GuaranteeLent"]
+    assert lent == ([] if says is None else [LENT + says])
+
+
+LENT = "queue 'owner' holds 0 of 4 GPUs guaranteed to it; others hold 6 GPUs more than theirs in 'free'"
 
 
 def test_a_queue_is_limited_as_long_as_it_or_one_above_has_a_limit(sched: SimpleNamespace) -> None:

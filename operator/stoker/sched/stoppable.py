@@ -6,6 +6,7 @@ what is guaranteed to the job's. `running` says what each costs. Called by `pree
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,20 @@ class MayBeStopped(NamedTuple):
     """From when on each may be."""
     owners: tuple[QueueState, ...]
     """The queues to whose guarantee some of what they hold would go."""
+
+
+class Owed(NamedTuple):
+    """What can be taken back of a guarantee for a job."""
+
+    owner: QueueState
+    account: Account
+    """The owner's, or that of its GPUs of the job's type, if the guarantee names it."""
+    kinds: tuple[int, ...]
+    """Of Totals."""
+    rows: Column
+    """The jobs that may be stopped, now or later."""
+    ripe_s: Floats
+    """From when on each may be."""
 
 
 class Stoppable:
@@ -104,10 +119,11 @@ class Stoppable:
             mine = jobs.of(queue.name)
             found.append((mine, np.maximum(running.ripe_s[mine], self._behind_s(entry, mine))))
         if queue.is_guaranteed:
-            borrowers, owners = self._borrowers(queue, request)
-            found.append((borrowers, running.ripe_s[borrowers]))
-        if len(found) == 1:
-            rows, ripe_s = found[0]
+            owed = [one for one in self.owed(queue, request) if len(one.rows)]
+            found += [(one.rows, one.ripe_s) for one in owed]
+            owners = tuple(dict.fromkeys(one.owner for one in owed))
+        if len(found) < 2:
+            rows, ripe_s = found[0] if found else (_NONE, running.ripe_s[_NONE])
         else:
             ripe_of = np.full(len(running.costs), NEVER)
             for rows, ripe_s in found:
@@ -134,14 +150,13 @@ class Stoppable:
         found: Floats = np.maximum(behind_s, cheap_s)
         return found
 
-    def _borrowers(self, queue: QueueState, request: Request) -> tuple[Column, tuple[QueueState, ...]]:
-        """Jobs of other queues that hold what is guaranteed to the job's queue, or one above it.
+    def owed(self, queue: QueueState, request: Request) -> Iterator[Owed]:
+        """What other queues hold of what is guaranteed to the job's, or to one above it.
 
         Where the job's queue and another part, the job's side must stay within its guarantee with the job; and the
         other side is made to give back while it holds more than is guaranteed to it.
         """
         wanted, gpu_type = request.totals, request.filter.type
-        found, owners = [_NONE], dict[QueueState, None]()
         owner: QueueState | None = None
         for side, above in zip(queue.path, (*queue.path[1:], None), strict=True):
             if any(mine.guarantee != NOT_NAMED for mine in side.own(gpu_type)):
@@ -151,12 +166,9 @@ class Stoppable:
             account: Account = owner.own(gpu_type)[-1]
             if account.guarantee == NOT_NAMED:
                 account = owner
-            asked = Asked(_taken_back(wanted, account), gpu_type if account is not owner else "")
-            rows = self._lenders.to(queue, above, asked)
-            if len(rows):
-                found.append(rows)
-                owners[owner] = None
-        return np.concatenate(found), tuple(owners)
+            kinds = _taken_back(wanted, account)
+            rows = self._lenders.to(queue, above, Asked(kinds, gpu_type if account is not owner else ""))
+            yield Owed(owner, account, kinds, rows, self._running.ripe_s[rows])
 
     def are_below(self, rows: Column, account: Account) -> Mask:
         """Which of them the account counts."""

@@ -6,9 +6,11 @@ changes nothing. Called by `reasons` and `explain`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import islice
+
+import numpy as np
 
 from stoker.life.admission import admission_blockers
 from stoker.life.preemption import claim_message
@@ -20,6 +22,7 @@ from stoker.sched.queue_state import Account, QueueState
 from stoker.sched.request import Request
 from stoker.sched.reservations import MAX_RESERVATIONS, Kept, reserves, starts_soonest, too_dear
 from stoker.sched.state import SchedulerState
+from stoker.sched.stoppable import NEVER, Stoppable
 from stoker.sched.topology import likeliest
 from stoker.spec.meta import Key
 from stoker.spec.outcome import Category
@@ -32,8 +35,11 @@ from .phrases import OF_TYPE, in_units, numbers, resources
 _LOOKED_AT = 1000
 
 
-def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Reason, ...]:
-    """All of them at once, not the first that was met; none if the next decide would start it.
+def blockers(
+    state: SchedulerState, entry: Entry, now: datetime, stoppable: Callable[[], Stoppable]
+) -> tuple[Reason, ...]:
+    """All of them at once, not the first that was met; none if the next decide would start it. `stoppable`: as of now;
+    made only where a guarantee is lent.
 
     Invariant: a sentence changes with the facts only, never with the time alone: the first is written into the status.
     """
@@ -63,7 +69,7 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Reason
     if not found:
         found += _reserved(state, entry, [one for one, reasons in short.items() if not reasons], now)
     if any(one.code in (Code.NO_CAPACITY, Code.BEHIND_RESERVATION) for one in found):
-        found += _lent(state, entry)
+        found += _each_once([_lent(state, entry, short, now, stoppable)])
     if any(one.code is Code.NO_CAPACITY for one in found):
         found += _not_kept(state, entry, now)
     found += _given_back(state, entry, now)
@@ -154,25 +160,34 @@ def _holding(queue: QueueState, at: int) -> Iterator[Key]:
             yield from _holding(child, at)
 
 
-def _lent(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
-    """What the job may claim by a guarantee, and which queues hold more than theirs."""
-    types = state.nodes.gpus.types_for(entry.request.filter)
-    for queue in entry.queue.path:
-        above = queue.parent
+def _lent(
+    state: SchedulerState,
+    entry: Entry,
+    requests: Iterable[Request],
+    now: datetime,
+    stoppable: Callable[[], Stoppable],
+) -> Iterator[Reason]:
+    """What the job may claim by a guarantee, which queues hold more than theirs, and what of that may be stopped."""
+    if not entry.queue.is_guaranteed:
+        return
+    of_running, held = stoppable(), state.running.totals
+    for owed in (one for request in requests for one in of_running.owed(entry.queue, request)):
+        queue, account, above = owed.owner, owed.account, owed.owner.parent
         beside = above.children if above else [one for one in state.queues.values() if one.parent is None]
-        accounts = [queue, *(queue.typed[name] for name in types if name in queue.typed)]
-        for account, at, resource in ((one, at, name) for one in accounts for at, name in enumerate(resources(one))):
-            guarantee, used, wanted = account.guarantee[at], account.used[at], entry.request.totals[at]
-            if guarantee is None or not wanted or used + wanted > guarantee:
-                continue
+        for at in owed.kinds:
+            resource, guarantee, used = resources(account)[at], account.guarantee[at] or 0, account.used[at]
             over = {one.name: _borrowed(one, resource, at) for one in beside if one is not queue}
-            most = sorted(((name, some) for name, some in over.items() if some > 0), key=lambda item: (-item[1], item))
+            most = sorted(((name, much) for name, much in over.items() if much > 0), key=lambda item: (-item[1], item))
+            first_s = float(np.min(owed.ripe_s, initial=NEVER))
+            first_at = datetime.fromtimestamp(first_s, UTC) if now.timestamp() < first_s < NEVER else None
+            may_go = owed.rows[owed.ripe_s <= now.timestamp()]
+            some = int(held[at][may_go].sum()) if len(may_go) else None
             yield Reason(
                 code=Code.GUARANTEE_LENT,
-                message=sentences.guaranteed(queue.name, resource, used, guarantee, dict(most)),
+                message=sentences.guaranteed(queue.name, resource, used, guarantee, dict(most), some, first_at),
                 queue=queue.name,
                 **numbers(resource, guarantee, used),
-                borrowed={name: in_units(resource, some) for name, some in most[:MOST_JOBS]},
+                borrowed={name: in_units(resource, much) for name, much in most[:MOST_JOBS]},
             )
 
 

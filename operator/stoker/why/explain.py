@@ -24,13 +24,14 @@ from stoker.spec.quantity import format_duration
 from stoker.spec.reasons import Code, Explanation, HintCode, Reason
 
 from . import sentences
-from .blockers import blockers, never_in_queue
+from .blockers import never_in_queue
 from .capacity_reasons import never_on_nodes
 from .counterfactuals import hints
 from .failure_hints import failure_hints
 from .phrases import listed
 from .preemption_risk import warnings_of_running
 from .queue_levels import levels
+from .reasons import Reasons
 
 
 def explain(state: SchedulerState, key: Key, now: datetime, *, reserve_after_s: float = RESERVE_AFTER_S) -> Explanation:
@@ -51,7 +52,7 @@ def explain(state: SchedulerState, key: Key, now: datetime, *, reserve_after_s: 
             nodes = listed(sorted({placed.node for placed in start.placement}), 3)
             summary = f"can start now, on {nodes}; its turn is next"
             return Explanation(phase=phase, summary=summary, position=1, queues=queues)
-        found = blockers(state, entry, now)
+        found = Reasons(state, now).of(entry)
         position = 1 + entry.queue.filed.rank(entry.order)
         tried = () if found[0].code in (Code.PREEMPTING, Code.RESIZED) else hints(state, entry, now, reserve_after_s)
     more = len(found) - 1

@@ -1,6 +1,6 @@
 """Why pending jobs wait, worked out one by one and only when looked up.
 
-Called by the operator's `waiting_reasons`, for the status of waiting jobs.
+Called by the operator's `waiting_reasons` (the status of waiting jobs) and by `explain`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 
-from stoker.sched.entries import Lane
+from stoker.sched.entries import Entry, Lane
+from stoker.sched.leaving import Leaving
 from stoker.sched.state import SchedulerState
+from stoker.sched.stoppable import Stoppable
 from stoker.spec.meta import Key
 from stoker.spec.reasons import Reason
 
@@ -35,10 +38,10 @@ class Reasons(Mapping[Key, tuple[Reason, ...]]):
             raise KeyError(key)
         lane = entry.lane
         if lane is None or lane.avoid:  # until when a node is avoided differs
-            return blockers(self.state, entry, self.now)
+            return self.of(entry)
         if lane not in self._by_lane:
             head = self.state.entries[lane.jobs.first()[2]]
-            self._by_lane[lane] = blockers(self.state, head, self.now)
+            self._by_lane[lane] = self.of(head)
         return self._by_lane[lane]
 
     def __iter__(self) -> Iterator[Key]:
@@ -46,3 +49,11 @@ class Reasons(Mapping[Key, tuple[Reason, ...]]):
 
     def __len__(self) -> int:
         return sum(len(queue.pending) for queue in self.state.queues.values())
+
+    def of(self, entry: Entry) -> tuple[Reason, ...]:
+        """The job's own, where others of its lane have waited longer or shorter."""
+        return blockers(self.state, entry, self.now, lambda: self._stoppable)
+
+    @cached_property
+    def _stoppable(self) -> Stoppable:
+        return Stoppable(self.state, self.now.timestamp(), Leaving(self.state))

@@ -44,11 +44,26 @@ def at_limit(queue: str, leaf: str, resource: str, wanted: int, limit: int, used
     )
 
 
-def guaranteed(queue: str, resource: str, used: int, guarantee: int, borrowed: Mapping[str, int]) -> str:
-    """`borrowed`: the most first."""
+def guaranteed(
+    queue: str,
+    resource: str,
+    used: int,
+    guarantee: int,
+    borrowed: Mapping[str, int],
+    stoppable: int | None,
+    first_at: datetime | None,
+) -> str:
+    """`borrowed`: the most first; `stoppable`: what jobs hold there that may be stopped now; None: there are none.
+    `first_at`: when the first may be."""
     holds = f"queue '{queue}' holds {part(resource, used, guarantee)} guaranteed to it"
+    if not borrowed:
+        return f"{holds}; no other queue holds more than its own"
     lent = [f"{amount(resource, some)} more than theirs in '{name}'" for name, some in borrowed.items()]
-    return f"{holds}; others hold {listed(lent, 3)}" if lent else f"{holds}; no other queue holds more than its own"
+    if stoppable is not None:
+        may = f"jobs there that may be stopped hold {amount(resource, stoppable)}"
+    else:
+        may = "no job there may be stopped" + (f" before {clock(first_at)}" if first_at else "")
+    return f"{holds}; others hold {listed(lent, 3)}; {may}"
 
 
 def known_queues(names: Sequence[str]) -> str:
