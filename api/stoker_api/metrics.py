@@ -6,7 +6,7 @@ a job, and never collide with what Prometheus adds itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -16,17 +16,30 @@ _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 
 class QueueCounts(Collector):
-    """Jobs by queue and phase, and GPUs held after failures, counted when scraped."""
+    """Jobs by queue and phase, and GPUs held after failures, counted when scraped: of queues that there are (a job may
+    name any)."""
 
     def __init__(
-        self, counts: Callable[[], Mapping[tuple[str, str], int]], held_gpus: Callable[[], Mapping[str, int]]
+        self,
+        counts: Callable[[], Mapping[tuple[str, str], int]],
+        held_gpus: Callable[[], Mapping[str, int]],
+        queues: Callable[[], Collection[str]],
     ) -> None:
-        self._counts, self._held_gpus = counts, held_gpus
+        """`queues`: their names."""
+        self._counts, self._held_gpus, self._queues = counts, held_gpus, queues
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily("stoker_queue_jobs", "Jobs by queue and phase.", labels=["queue", "phase"])
-        for (queue, phase), count in sorted(self._counts().items()):
-            family.add_metric([queue, phase], count)
+        there, found = self._queues(), dict[tuple[str, str], int]()
+        for (queue, phase), count in self._counts().items():
+            labels = queue if queue in there else "", phase
+            found[labels] = found.get(labels, 0) + count
+        family = GaugeMetricFamily(
+            "stoker_queue_jobs",
+            "Jobs by queue and phase; queue is empty where there is no such queue.",
+            labels=["queue", "phase"],
+        )
+        for labels, count in sorted(found.items()):
+            family.add_metric(labels, count)
         yield family
         held = GaugeMetricFamily("stoker_queue_held_gpus", "GPUs of failed jobs kept by hold.", labels=["queue"])
         for queue, gpus in sorted(self._held_gpus().items()):

@@ -104,7 +104,9 @@ class Services:
         progress = JobProgress(
             index.placed, board.newest, usage_board.idle_since, usage_board.__contains__, deps.clock.now
         )
-        counts = QueueCounts(index.counts, index.held_gpus)
+        counts = QueueCounts(
+            index.counts, index.held_gpus, lambda: {queue.metadata.name for queue in deps.queues.values()}
+        )
         metrics = ApiMetrics([counts, prices, *_code_held(deps), *deps.collectors], progress.text)
         feed = deps.feed or SchedulerFeed(
             deps.jobs,

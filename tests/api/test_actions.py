@@ -6,7 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
-from stoker.spec.job import JOBS
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.meta import ObjectMeta
 from stoker.spec.rest import QueueList
 from stoker.spec.rest_nodes import NodeList
 from stoker.store.cache import WatchCache
@@ -194,12 +195,17 @@ async def test_nodes_with_usage(world):
 
 
 async def test_metrics_know_routes_and_queues_not_jobs(world):
-    job = await world.job("secret-name")
+    await world.job("secret-name")
+    for number in range(2):  # as kubectl lets anybody
+        meta = ObjectMeta(name=f"any-{number}", namespace="alpha")
+        spec = {"trainer": {"command": ["x"]}, "queue": f"made-up-{number}"}
+        job = await world.store.create(JOBS, TrainingJob(metadata=meta, spec=spec))
     await world.deps.jobs.at_least(job.metadata.resource_version, timeout_s=5)
     await world.call("GET", "/v1/projects/alpha/jobs/secret-name")
     await world.client.get("/nowhere/secret-name")
     text = (await world.call("GET", "/metrics", who="admin")).text
     assert 'stoker_queue_jobs{phase="Queued",queue="default"} 1.0' in text
+    assert 'stoker_queue_jobs{phase="Queued",queue=""} 2.0' in text and "made-up" not in text
     route = 'code="200",method="GET",route="/v1/projects/{project}/jobs/{name}"'
     assert f"stoker_api_request_seconds_count{{{route}}} 1.0" in text
     assert 'route="none"' in text and "secret-name" not in text and "alpha" not in text

@@ -81,7 +81,7 @@ async def test_a_running_job_and_its_pods_can_be_joined_and_stay_while_counters_
 
 
 async def test_jobs_that_wait_have_no_row_but_their_gpus_and_reasons_count(world: World) -> None:
-    await world.node(gpus=2)
+    await world.node(gpus=2, model="H100")
     await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="small"), spec={"limit": {"gpus": 6}}))
     world.kubelet.script = lambda _pod: None
     await world.submit("runs", gpus_per_worker=2, queue="small")
@@ -107,8 +107,7 @@ async def test_jobs_that_wait_have_no_row_but_their_gpus_and_reasons_count(world
         row["state"]: page.value("stoker_queue_gpus", **row) for row in page.rows("stoker_queue_gpus", queue="top")
     }
     assert of_top == {"allocated": 2, "requested": 3, "guarantee": 1, "borrowed": 1}
-    of_type = world.job("runs").status.gpu_type
-    await queue(world, "top", guarantee=QueueResources(gpu_types={of_type: 3}))
+    await queue(world, "top", guarantee=QueueResources(gpu_types={"h100": 3}))
     await world.until(lambda: Page(world).value("stoker_queue_gpus", queue="top", state="guarantee") == 3, "the type")
     assert Page(world).value("stoker_queue_gpus", queue="top", state="borrowed") == 0, "within what its type guarantees"
     top_level = page.rows("stoker_queue_gpus", parent="", state="allocated")

@@ -88,17 +88,23 @@ T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("case", "category", "recorded", "live", "lost_s"),
+    ("case", "category", "recorded", "live", "held_s", "lost_s"),
     [
-        ("nothing was saved", Category.INTERRUPTED, None, None, 1_000),
-        ("saved as it was stopped", Category.INTERRUPTED, 990, 600, 10),
-        ("killed: what it had reported counts", Category.INTERRUPTED, None, 600, 400),
-        ("saved in a former attempt only", Category.INTERRUPTED, -50, None, 1_000),
-        ("it was done", None, None, None, 0),
+        ("nothing was saved", Category.INTERRUPTED, None, None, 0, 1_000),
+        ("saved as it was stopped", Category.INTERRUPTED, 990, 600, 0, 10),
+        ("killed: what it had reported counts", Category.INTERRUPTED, None, 600, 0, 400),
+        ("saved in a former attempt only", Category.INTERRUPTED, -50, None, 0, 1_000),
+        ("it was done", None, None, None, 0, 0),
+        ("it had failed by itself and was held", Category.USER_ERROR, 100, None, 500, 0),
     ],
 )
 def test_what_a_preemption_lost_is_the_work_since_the_last_checkpoint(
-    case: str, category: Category | None, recorded: float | None, live: float | None, lost_s: float
+    case: str,
+    category: Category | None,
+    recorded: float | None,
+    live: float | None,
+    held_s: float,
+    lost_s: float,
 ) -> None:
     def progress(saved_s: float | None) -> Progress | None:
         at = None if saved_s is None else T0.timestamp() + saved_s
@@ -120,6 +126,7 @@ def test_what_a_preemption_lost_is_the_work_since_the_last_checkpoint(
         ended_at=T0 + timedelta(seconds=ENDED_S),
         intent=Intent.PREEMPT,
         category=category,
+        held_s=held_s,
         progress=progress(recorded),
     )
     counters = Counters()

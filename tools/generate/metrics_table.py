@@ -74,7 +74,7 @@ def api() -> list[Series]:
     queues, nodes = caches["Queue"], _cache(NODES)
     scheduler = SchedulerView(SchedulerFeed(caches["TrainingJob"], queues, nodes), WorkerSizes(queues, nodes, None))
     collectors = (
-        QueueCounts(dict, dict),
+        QueueCounts(dict, dict, set),
         CodeHeld(lambda: (0, 0)),
         GpuPrices(lambda _model: None, tuple),
         HealthMetrics({}, {}, StartableJobs(scheduler, caches["Queue"], clock), clock),

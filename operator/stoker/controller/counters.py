@@ -171,8 +171,9 @@ class Counters:
 
 
 def _lost_s(job: TrainingJob, attempt: AttemptEnd) -> float:
-    """Seconds from its last checkpoint, or its start, to its end. `job`: as it was before that."""
-    if attempt.started_at is None:
+    """Seconds from its last checkpoint, or its start, to its end; of one that had failed before, none. `job`: as it was
+    before that."""
+    if attempt.started_at is None or attempt.held_s:
         return 0.0
     reports = (attempt.progress, job.status.progress)
     saved = [one.checkpoint.at for one in reports if one is not None and one.checkpoint is not None]
