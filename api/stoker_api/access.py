@@ -32,7 +32,7 @@ class Access(StrEnum):
     """Any valid token."""
     WORKER = "worker"
     EXPORTER = "exporter"
-    """The exporter of one node; what it may speak of is that node."""
+    """The exporter of one node; it may report on that node only."""
 
 
 Needed = Access | Right

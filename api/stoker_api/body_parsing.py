@@ -136,7 +136,7 @@ def invalid_fields(error: ValidationError, *, root: type[BaseModel], data: Any =
     """422 for what pydantic found; `root` (the model) and `data` (the input) serve the suggestions."""
     # Pydantic calls a bad key of a mapping (…, key, "[key]").
     faults = [
-        FieldError(pointer(tuple(part for part in fault["loc"] if part != "[key]")), _words(fault, root, data))
+        FieldError(pointer(tuple(part for part in fault["loc"] if part != "[key]")), _message(fault, root, data))
         for fault in error.errors(include_url=False, include_context=False, include_input=False)
     ]
     return invalid_problem(faults)
@@ -153,14 +153,14 @@ def parameter_errors(errors: Iterable[Mapping[str, Any]]) -> list[FieldError]:
     faults = []
     for error in errors:
         place, *rest = error["loc"]
-        detail = _words(error, None, None)
+        detail = _message(error, None, None)
         if error["type"] == "extra_forbidden":
             detail = f"there is no {place} parameter {rest[0]!r} here; see docs/api.md for those there are"
         faults.append(FieldError(pointer(tuple(rest)), detail, str(place)))
     return faults
 
 
-def _words(error: Mapping[str, Any], root: type[BaseModel] | None, data: Any) -> str:
+def _message(error: Mapping[str, Any], root: type[BaseModel] | None, data: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     loc: tuple[str | int, ...] = tuple(error["loc"])
     if error["type"] == "missing":

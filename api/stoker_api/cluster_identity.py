@@ -1,6 +1,6 @@
 """Identity on Kubernetes: the cluster's own tokens (TokenReview) and permissions (SubjectAccessReview).
 
-Owns how long an answer is kept, which pod a worker's token speaks for and which node an exporter's. Keeps no user and
+Owns how long an answer is kept, which pod a worker's token belongs to and which node an exporter's. Keeps no user and
 no token: answers are kept under the token's hash. What can't be asked is neither yes nor no (`IdentityUnavailable`,
 503). Picked by `main.py`, which brings the reviews.
 """

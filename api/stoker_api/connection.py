@@ -1,6 +1,6 @@
 """One HTTP connection: uvicorn's protocol, with a bound on a request's head in bytes and in seconds.
 
-Owns what a peer may do before there is a request; `listener.py` hears from it what the connection does. Never looks
+Owns what a peer may do before there is a request; `listener.py` learns from it what the connection does. Never looks
 at a route or a token. Made by `listener.py` for each accepted socket; a stream reaches it through its ASGI scope
 (`LINE`).
 """
@@ -37,7 +37,7 @@ _LINGER_S = 1.0
 _LINGER_BYTES = 1 << 20
 _TOO_LONG = (
     f"A request's head has at most {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers; "
-    "send less of it (cookies of other sites, a token that is none)."
+    "send less of it (cookies of other sites, a value that is no token)."
 )
 
 

@@ -23,23 +23,23 @@ log = logging.getLogger(__name__)
 class UnhealthyDevices:
     def __init__(self, pods: WatchCache[Pod], keeper: GpuHealthKeeper, clock: Clock) -> None:
         self._pods, self._keeper = pods, keeper
-        self._said: Backlog[Key, Pod] = Backlog(clock)
-        """What kubelets have said and is not kept yet."""
+        self._reported: Backlog[Key, Pod] = Backlog(clock)
+        """What kubelets have reported and is not kept yet."""
 
     async def run(self) -> None:
         """Until cancelled."""
         unsubscribe = self._pods.subscribe(self._on_pod)
         try:
-            await self._said.run(self._keep)
+            await self._reported.run(self._keep)
         finally:
             unsubscribe()
 
     def _on_pod(self, change: Change[Pod]) -> None:
-        """A pod that has ended says nothing more: its GPU may be another's."""
+        """A pod that has ended counts no more: its GPU may be another's."""
         if change.new is None or change.new.ended or not any(change.new.unhealthy_devices):
-            self._said.drop(change.key)
+            self._reported.drop(change.key)
         else:
-            self._said.put(change.key, change.new)
+            self._reported.put(change.key, change.new)
 
     async def _keep(self, pod: Pod) -> bool:
         try:

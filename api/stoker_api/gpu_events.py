@@ -1,6 +1,6 @@
-"""Events on jobs about what befell their GPUs. Named by the exporter's id, so that one reported twice is one event.
+"""Events on jobs about what happened to their GPUs. Named by the exporter's id: a repeated report makes one event.
 
-Owns their reasons and words. Called by `routes/report_usage.py`.
+Owns their reasons and messages. Called by `routes/report_usage.py`.
 """
 
 from __future__ import annotations

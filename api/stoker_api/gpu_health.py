@@ -1,6 +1,6 @@
 """What exporters report of their nodes' GPUs, kubelets and administrators say of them, kept as GPUNodeHealth objects.
 
-Owns the objects' making and writing, at most one write a change, and when each exporter was last heard of, in this
+Owns the objects' making and writing, at most one write a change, and when each exporter last reported, in this
 process's memory; what readings mean is `stoker.life.gpu_health`'s. Called by `routes/report_usage.py`,
 `routes/nodes.py`, `device_health.py` and `usage/gang_watch.py`.
 """
@@ -55,7 +55,7 @@ class GpuHealthKeeper:
         self._store, self._nodes, self._health, self._clock = store, nodes, health, clock
         self._on_cluster, self._burn_in = on_cluster, burn_in
         self._began_s = clock.monotonic()
-        self._heard_s: dict[str, float] = {}
+        self._reported_s: dict[str, float] = {}
         """By node."""
 
     async def take(self, report: GpusReport) -> None:
@@ -63,13 +63,15 @@ class GpuHealthKeeper:
         node = self._nodes.get(Key("", report.node))
         if node is None:
             raise UnknownNode(report.node)
-        self._hear(report.node)
+        if report.node not in self._reported_s:  # nodes that are gone are forgotten when one comes
+            self._reported_s = {one: at_s for one, at_s in self._reported_s.items() if self._nodes.get(Key("", one))}
+        self._reported_s[report.node] = self._clock.monotonic()
         await self._change(
             node.key, node, lambda known: assessed(known, report, self._clock.now(), burn_in=self._burn_in)
         )
 
     async def take_devices(self, pod: Pod) -> bool:
-        """What the kubelet says of the GPUs of a worker. False: no exporter has reported them yet.
+        """What the kubelet reports of a worker's GPUs. False: no exporter has reported them yet.
 
         Raises: StoreError.
         """
@@ -88,13 +90,13 @@ class GpuHealthKeeper:
         """Whether the node's exporter reports. None: it has nothing to report there."""
         if all(gpu.simulated for gpu in node.status.gpus):
             return None
-        heard_s = self._heard_s.get(node.metadata.name)
-        if heard_s is None:
+        reported_s = self._reported_s.get(node.metadata.name)
+        if reported_s is None:
             health = self._health.get(node.key)
             if health is None or not health.status.gpus:
                 return ExporterState.MISSING
-            heard_s = self._began_s  # it has reported to the process before this one
-        silent = self._clock.monotonic() - heard_s > SILENT_S
+            reported_s = self._began_s  # it has reported to the process before this one
+        silent = self._clock.monotonic() - reported_s > SILENT_S
         return ExporterState.SILENT if silent else ExporterState.REPORTS
 
     def burn_ins(self, node: GPUNode, tests: Mapping[str, TrainingJob]) -> Iterator[NodeBurnIn]:
@@ -113,8 +115,8 @@ class GpuHealthKeeper:
             elif self._burn_in and (due := due_at(health, gpu, causes_of.get(gpu.uuid, ()))) is not None:
                 yield known.model_copy(update={"due_at": due})
 
-    async def say(self, node: GPUNode, change: Callable[[GPUNodeHealthSpec], GPUNodeHealthSpec]) -> None:
-        """Change what an administrator says, and see it in `nodes`. Raises: StoreError."""
+    async def change_spec(self, node: GPUNode, change: Callable[[GPUNodeHealthSpec], GPUNodeHealthSpec]) -> None:
+        """Change what an administrator decides, and see it in `nodes`. Raises: StoreError."""
         for _ in range(_TRIES):
             try:
                 known = await self._stored(node.key) or await self._create(node)
@@ -125,11 +127,6 @@ class GpuHealthKeeper:
                 await self._health.at_least(new.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
             return
         raise Conflict(f"{HEALTH} {node.metadata.name} kept changing")
-
-    def _hear(self, name: str) -> None:
-        if name not in self._heard_s:  # nodes that are gone are forgotten when one comes
-            self._heard_s = {one: at_s for one, at_s in self._heard_s.items() if self._nodes.get(Key("", one))}
-        self._heard_s[name] = self._clock.monotonic()
 
     async def _change(
         self, key: Key, node: GPUNode | None, change: Callable[[GPUNodeHealth], tuple[GpuHealth, ...]]

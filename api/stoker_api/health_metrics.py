@@ -114,7 +114,7 @@ class HealthMetrics(Collector):
         self._used: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Keep asking how full the folders are, until cancelled."""
+        """Measure how full the folders are every `EVERY_S`, until cancelled."""
         while True:
             for name, folder in self._folders.items():
                 try:

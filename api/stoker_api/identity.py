@@ -1,6 +1,6 @@
-"""Who a caller is and what it may do: the protocol the api asks, and the words in which it asks.
+"""Who a caller is and what it may do: the protocol that the api asks, and the rights that it asks for.
 
-The words are Kubernetes' own (a verb on a resource of our group, in a project) in both modes. Two implementations:
+Rights are Kubernetes' own (a verb on a resource of our group, in a project) in both modes. Two implementations:
 `token_identity.py` (the token file, one machine) and `cluster_identity.py` (TokenReview and SubjectAccessReview). Asked
 by `access.py` for every request, by `jobs/checks.py` for the queue a job names, and by lists over all projects.
 """
@@ -111,7 +111,7 @@ class Identity(Protocol):
         ...
 
     async def exporter(self, token: str) -> str | None:
-        """The node for which an exporter with this token speaks; None: no exporter's."""
+        """The node whose exporter this token belongs to; None: no exporter's."""
         ...
 
 

@@ -101,7 +101,7 @@ class KeptFile(Generic[F]):
         return await self._in(self._writing, lambda: work(self._file))
 
     async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        # Shielded: a client that goes away must not leave a commit that its caller never hears of.
+        # Shielded: a client that goes away must not leave a commit that its caller never learns of.
         return await asyncio.shield(asyncio.ensure_future(self._tried(threads, work)))
 
     async def _tried(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:

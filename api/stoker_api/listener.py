@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _YOUNG_S = 1.0
 _ARRIVALS_AT_ONCE = 8
 _ENDS_AT_ONCE = 4
-_SAY_EVERY_S = 60.0
+_WARN_EVERY_S = 60.0
 _TLS_SHUTDOWN_S = 2.0
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -99,15 +99,15 @@ class Listener:
         """What new connections sent first: whose peers connected at once send at once."""
         self.ends = Rounds(_ENDS_AT_ONCE, rest_s=0.001, under_way=under_way)
         """Each wakes what was sent or waited for on the connection."""
-        self._said_at = -_SAY_EVERY_S
-        self._unsaid = 0
+        self._warned_at = -_WARN_EVERY_S
+        self._unlogged = 0
         metrics.connections.set_function(lambda: self.count)
 
     @property
     def count(self) -> int:
         return self._held() + len(self._opening)
 
-    # What connections say of themselves.
+    # What connections report of themselves.
 
     def waits(self, peer: _Peer, since_s: float) -> None:
         if peer not in self._waiting:  # else it waits on: a byte now and then buys no time
@@ -147,7 +147,7 @@ class Listener:
                 except OSError as error:
                     if error.errno in _SHORTAGES:
                         self._make_room()
-                        self._say(f"can't accept connections: {error.strerror}")
+                        self._warn(f"can't accept connections: {error.strerror}")
                         await asyncio.sleep(0.1)
                     continue  # else the peer is gone again
                 if self.count >= self.most and not self._make_room():
@@ -198,12 +198,12 @@ class Listener:
         self._forget(first)
         first.abort()
         self._metrics.refused.labels("Evicted").inc()
-        self._say(f"{self.count} connections are open, the most there may be (`ulimit -Hn` sets how many)")
+        self._warn(f"{self.count} connections are open, the most there may be (`ulimit -Hn` sets how many)")
         return True
 
     def _turn_away(self, sock: socket.socket) -> None:
         self.refused(ProblemCode.UNAVAILABLE)
-        self._say(f"{self.count} connections are open, the most there may be, and all are at work")
+        self._warn(f"{self.count} connections are open, the most there may be, and all are at work")
         with sock, contextlib.suppress(OSError):
             if self._tls is None:
                 sock.send(refusal(ProblemCode.UNAVAILABLE, "The server has as many connections as it can; try again."))
@@ -219,10 +219,10 @@ class Listener:
                     del self._waiting[peer]
                     peer.too_slow()
 
-    def _say(self, what: str) -> None:
-        """One line a minute, whatever is done to us."""
-        self._unsaid += 1
+    def _warn(self, what: str) -> None:
+        """At most one line a minute, however many connections come."""
+        self._unlogged += 1
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._said_at >= _SAY_EVERY_S:
-            log.warning("%s; %d turned away or closed for new ones since the last such line", what, self._unsaid)
-            self._said_at, self._unsaid = now_s, 0
+        if now_s - self._warned_at >= _WARN_EVERY_S:
+            log.warning("%s; %d turned away or closed for new ones since the last such line", what, self._unlogged)
+            self._warned_at, self._unlogged = now_s, 0

@@ -1,6 +1,6 @@
 """Objects of no project that administrators keep (queues, runtimes): find, put, delete, and their bodies.
 
-Owns what is the same for each kind; the words and further rules are the routes'. Called by
+Owns what is the same for each kind; messages and further rules are the routes'. Called by
 `routes/cluster_objects.py`.
 """
 
@@ -32,28 +32,28 @@ _NAME: TypeAdapter[str] = TypeAdapter(DnsLabel)
 _TRIES = 8
 
 
-def refuse_stale(obj: Resource, if_match: str | None, word: str) -> None:
-    """`word`: what people call one. Raises: Problem (412)."""
+def refuse_stale(obj: Resource, if_match: str | None, noun: str) -> None:
+    """`noun`: what people call one. Raises: Problem (412)."""
     if not matches(if_match, etag(obj)):
         raise Problem(
             ProblemCode.PRECONDITION_FAILED,
-            f"The {word} is not as your If-Match says; read it again, then decide.",
+            f"The {noun} is not as your If-Match says; read it again, then decide.",
             headers={"ETag": etag(obj)},
         )
 
 
-def kept_changing(word: str) -> Problem:
-    return Problem(ProblemCode.CONFLICT, f"The {word} kept changing; try again.", retry_after_s=1)
+def kept_changing(noun: str) -> Problem:
+    return Problem(ProblemCode.CONFLICT, f"The {noun} kept changing; try again.", retry_after_s=1)
 
 
 @dataclass(frozen=True)
 class Objects(Generic[R]):
-    """`word`: what people call one."""
+    """`noun`: what people call one."""
 
     store: Store
     cache: WatchCache[R]
     kind: Kind[R]
-    word: str
+    noun: str
 
     def listed(self) -> list[R]:
         return sorted(self.cache.values(), key=lambda obj: obj.metadata.name)
@@ -80,17 +80,17 @@ class Objects(Generic[R]):
             with contextlib.suppress(TimeoutError):
                 await self.cache.at_least(done.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
             return done, created
-        raise kept_changing(self.word)
+        raise kept_changing(self.noun)
 
     async def delete(self, obj: R, if_match: str | None, *, waits: bool = False) -> bool:
         """Whether it is gone. `waits`: a finalizer keeps it for the moment. Raises: Problem (404, 409, 412)."""
-        refuse_stale(obj, if_match, self.word)
+        refuse_stale(obj, if_match, self.noun)
         try:
             await self.store.delete(self.kind, obj.key, uid=obj.uid)
         except NotFound:
             raise self._missing(obj.metadata.name) from None
         except Conflict:
-            raise kept_changing(self.word) from None
+            raise kept_changing(self.noun) from None
         with contextlib.suppress(TimeoutError):
             await self.cache.wait_for(
                 lambda cache: (
@@ -113,11 +113,11 @@ class Objects(Generic[R]):
                 raise self._missing(wanted.metadata.name) from None
             await before_create()
             return await self.store.create(self.kind, wanted), True
-        refuse_stale(there, if_match, self.word)
+        refuse_stale(there, if_match, self.noun)
         return await self.store.update(self.kind, update(there)), False
 
     def _missing(self, name: str) -> Problem:
-        return not_found(f"{self.word} {name!r}")
+        return not_found(f"{self.noun} {name!r}")
 
 
 def parse_put(model: type[M], name: str, body: bytes) -> M:

@@ -34,7 +34,7 @@ from .streams.sse import EVENT_STREAM
 
 _REF = "#/components/schemas/{model}"
 _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model=ProblemDocument.__name__)}}}
-_FASTAPIS_WORDS = "Successful Response"
+_FASTAPI_DESCRIPTION = "Successful Response"
 _DESCRIPTION = "Submit, follow and explain GPU jobs. Errors are problem documents (RFC 9457). See docs/api.md."
 
 
@@ -90,11 +90,11 @@ def _complete(operation: dict[str, Any], route: APIRoute) -> None:
     for parameter in operation.get("parameters", ()):
         _never_null(parameter["schema"])
         _without_titles(parameter["schema"])
-        parameter["schema"].pop("description", None)  # the parameter's own says it
+        parameter["schema"].pop("description", None)  # the parameter has its own
     responses = operation["responses"]
     responses.pop("422", None)
     for status, response in responses.items():
-        if response["description"] == _FASTAPIS_WORDS:
+        if response["description"] == _FASTAPI_DESCRIPTION:
             response["description"] = HTTPStatus(int(status)).phrase
         if EVENT_STREAM in response.get("content", {}):  # last: it is no answer's usual form
             response["content"][EVENT_STREAM] = response["content"].pop(EVENT_STREAM)

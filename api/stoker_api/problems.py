@@ -97,7 +97,7 @@ class FieldError:
 
 
 class Problem(Exception):
-    """An error as the client shall see it. `detail` says what to do."""
+    """An error as the client sees it. `detail` says what to do."""
 
     def __init__(
         self,

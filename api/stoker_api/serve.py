@@ -147,7 +147,7 @@ class _Server(uvicorn.Server):
         )
 
     async def on_tick(self, counter: int) -> bool:
-        if self._accepting.done():  # it never ends by itself: better to break down than to be deaf
+        if self._accepting.done():  # it never ends by itself: better to crash than to accept nothing
             self._accepting.result()
         return await super().on_tick(counter)
 
@@ -155,7 +155,7 @@ class _Server(uvicorn.Server):
         self._accepting.cancel()
         await asyncio.gather(self._accepting, return_exceptions=True)
         self._app.state.services.hub.close()
-        await self._app.state.services.sessions.close()  # their own last words, before uvicorn's
+        await self._app.state.services.sessions.close()  # with their own close reasons, before uvicorn's
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Identity on one machine: the token file for people, the report key's HMAC for workers and the exporter.
 
-Owns what each role may do. Never asks anybody: both look-ups are a hash. Picked by `stoker up`.
+Owns what each role may do. Never asks another process: both look-ups are a hash. Picked by `stoker up`.
 """
 
 from __future__ import annotations

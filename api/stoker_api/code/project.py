@@ -1,6 +1,6 @@
 """One project's code on disk: files by their SHA-256, bundles (manifests) by their digest. Blocking; for many threads.
 
-    <project>/files/ab/<sha256>    a file's bytes; its time: when a client last sent it or heard that it is here
+    <project>/files/ab/<sha256>    a file's bytes; its time: when a client last sent it or learned that it is here
     <project>/bundles/<hex>.json   a manifest, all of whose files were here; its time: its last use
     <project>/partial/             on their way; what an earlier process left there is removed at the start
 

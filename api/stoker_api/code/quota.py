@@ -14,7 +14,7 @@ from stoker.spec.quantity import format_bytes
 from stoker_api.disk import MIN_FREE_BYTES, free_bytes
 
 LEASE_S = 3600.0
-"""How long a file is safe that a client just sent, or heard is here: its bundle may not be stored yet."""
+"""How long a file is safe that a client just sent, or learned is here: its bundle may not be stored yet."""
 KEEP_S = 7 * 24 * 3600.0
 TOTAL_BYTES = 20 << 30
 

@@ -69,7 +69,7 @@ class FileChannel:
         return not self.usable or self.session.end_order.done() or self._side.lost.is_set()
 
     async def ask(self, **request: Any) -> tuple[dict[str, Any], bytes]:
-        """The answer's last words and what came before them. Raises: ChannelLost, Problem (NoFile)."""
+        """The answer's last message and the bytes before it. Raises: ChannelLost, Problem (NoFile)."""
         self.usable = False
         pieces: list[bytes] = []
         try:
@@ -81,13 +81,12 @@ class FileChannel:
         except TimeoutError:
             raise ChannelLost("its disk does not answer") from None
         except ValueError:
-            raise ChannelLost("its answer is none") from None
+            raise ChannelLost("its answer is not valid") from None
         self.usable = True
         if "error" in last:
             why = str(last["error"])[:500]
             if last.get("code") == "NoFile":
-                said = why[:1].upper() + why[1:]
-                raise Problem(ProblemCode.NO_FILE, f"{said}; `stoker files JOB` lists them.")
+                raise Problem(ProblemCode.NO_FILE, f"{why[:1].upper()}{why[1:]}; `stoker files JOB` lists them.")
             raise ChannelLost(why)
         return last, b"".join(pieces)
 

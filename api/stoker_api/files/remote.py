@@ -92,7 +92,7 @@ class RemoteFiles:
             )
             return FileList(items=items, folder=found["folder"], truncated=found["truncated"] is True)
         except (ValueError, TypeError, KeyError, ValidationError):  # a tenant's process answers
-            raise _unreadable("its answer is none") from None
+            raise _unreadable("its answer is not valid") from None
 
     async def open(self, job: TrainingJob, path: str) -> RemoteFile:
         async with contextlib.AsyncExitStack() as stack:
@@ -213,13 +213,13 @@ def _stamp(found: dict[str, Any]) -> FileStamp:
     """Raises: Problem."""
     size, at_ns, inode = (found.get(name) for name in ("size", "mtimeNs", "inode"))
     if not (isinstance(size, int) and isinstance(at_ns, int) and isinstance(inode, int)) or not 0 <= size < 1 << 62:
-        raise _unreadable("its answer is none")
+        raise _unreadable("its answer is not valid")
     return FileStamp(size, _time(at_ns / 1e9), f'"{abs(at_ns):x}-{size:x}-{abs(inode):x}"')
 
 
 def _unreadable(why: str) -> Problem:
-    said = "".join(c if c.isprintable() else "?" for c in why)
-    return Problem(ProblemCode.UNAVAILABLE, f"The job's files can't be read now: {said}; try again.", retry_after_s=2)
+    shown = "".join(c if c.isprintable() else "?" for c in why)
+    return Problem(ProblemCode.UNAVAILABLE, f"The job's files can't be read now: {shown}; try again.", retry_after_s=2)
 
 
 def _time(at_s: Any) -> datetime:

@@ -78,7 +78,7 @@ class Changer:
         """
         job = self._jobs.get(key)
         if job is not None and not _any(changes_of, job):
-            job = None  # the cache may be behind: that nothing is to be done is said of the store's newest only
+            job = None  # the cache may be behind: only the store's newest shows that nothing is to be done
         for _ in range(_TRIES):
             try:
                 if job is None:

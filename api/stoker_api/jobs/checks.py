@@ -1,6 +1,6 @@
 """The checks of a submit that need more than the job itself: its queue, its runtime, and whether it can ever fit.
 
-Owns their order, and what a caller without the right to a Queue or TrainingRuntime hears: whether one exists is shown
+Owns their order, and what a caller without the right to a Queue or TrainingRuntime learns: whether one exists is shown
 only to those who may list them. The admission policies (helm/stoker/templates/admission) say the same to kubectl.
 Never stores. Called by `submit.py`, for dry runs too.
 """

@@ -221,7 +221,7 @@ _Place = tuple[bool, float | tuple[int, ...], str, str]
 
 
 _MOST = 1e18
-"""Beyond any value: a cursor is anybody's text."""
+"""Beyond any value: a cursor is untrusted text."""
 
 
 class _Order:

@@ -65,8 +65,8 @@ class ProgressBoard:
     def report(self, job: TrainingJob, attempt: int, progress: Progress, now_s: float, worker: int = 0) -> bool:
         """Take a report. False: it is of a stale attempt, says nothing new, or is none of this worker's business.
 
-        Worker 0 speaks for its gang, as its exit record does for the attempt. But that it is held each says of itself,
-        and the first to fail is shown.
+        Worker 0 reports for its gang, as its exit record does for the attempt. But each worker reports its own hold,
+        and that of the first to fail is shown.
         """
         if attempt < job.status.attempt:
             return False

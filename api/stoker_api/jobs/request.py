@@ -121,14 +121,14 @@ def base_name(trainer: Trainer) -> str:
     """What a nameless job is called by: its recipe or its program (`python -m my.train` → train)."""
     if trainer.recipe is not None:
         return _as_name(trainer.recipe)
-    words = [word for word in trainer.command or () if word and not word.startswith("-") and "=" not in word]
-    if _RUNNERS.fullmatch(" ".join(PurePosixPath(word).name for word in words[:2])):
-        words = words[2:]
-    for word in words[:8]:
-        name = PurePosixPath(word).name
+    arguments = [one for one in trainer.command or () if one and not one.startswith("-") and "=" not in one]
+    if _RUNNERS.fullmatch(" ".join(PurePosixPath(one).name for one in arguments[:2])):
+        arguments = arguments[2:]
+    for argument in arguments[:8]:
+        name = PurePosixPath(argument).name
         if not _LAUNCHERS.fullmatch(name):
             return _as_name(name.removesuffix(".py").removesuffix(".sh").rpartition(".")[2])
-    return _as_name(PurePosixPath(words[0]).name if words else _FALLBACK)
+    return _as_name(PurePosixPath(arguments[0]).name if arguments else _FALLBACK)
 
 
 def _as_name(text: str) -> str:

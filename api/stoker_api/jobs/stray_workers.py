@@ -44,28 +44,28 @@ def unwanted(pod: Pod | None, job: TrainingJob | None, attempt: int) -> str:
     return ""
 
 
-async def why_stop(deps: Deps, said: WorkerReport) -> str:
+async def why_stop(deps: Deps, report: WorkerReport) -> str:
     """Why the worker that asks is to stop; "": go on.
 
     Cost: nothing beyond the caches for a worker whose pod and job they hold, else one read each. Raises: StoreError.
     """
-    pod, job = deps.pods.by_uid(said.pod_uid), deps.jobs.by_uid(said.job_uid)
-    if why := unwanted(pod, job, said.attempt):
+    pod, job = deps.pods.by_uid(report.pod_uid), deps.jobs.by_uid(report.job_uid)
+    if why := unwanted(pod, job, report.attempt):
         return why
     if job is None:
-        job = await _stored(deps.store, JOBS, Key(said.project, said.job_name), said.job_uid)
+        job = await _stored(deps.store, JOBS, Key(report.project, report.job_name), report.job_uid)
         if job is None:
-            return f"job {said.job_name} is gone"
+            return f"job {report.job_name} is gone"
     if pod is None:
-        name = f"{said.job_name}-{said.attempt}-{said.worker}"
-        pod = await _stored(deps.store, PODS, Key(said.project, name), said.pod_uid)
+        name = f"{report.job_name}-{report.attempt}-{report.worker}"
+        pod = await _stored(deps.store, PODS, Key(report.project, name), report.pod_uid)
         if pod is None:
             return f"its pod {name} is gone"
-    return unwanted(pod, job, said.attempt)
+    return unwanted(pod, job, report.attempt)
 
 
 async def _stored(store: Store, kind: Kind[T], key: Key, uid: str) -> T | None:
-    """The very object, by the store's own word; None: it is gone."""
+    """The object of this uid, read from the store; None: it is gone."""
     try:
         found = await store.get(kind, key)
     except NotFound:

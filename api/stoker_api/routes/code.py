@@ -212,7 +212,7 @@ async def report_code(request: Request) -> Response:
 
 
 async def _job_of(found: Services, pod_uid: str) -> TrainingJob:
-    """Raises: Problem. A pod that is not known is one that the cache has yet to hear of, or soon none."""
+    """Raises: Problem. A pod that is not known is one that the cache has yet to see, or soon none."""
     pod = found.deps.pods.by_uid(pod_uid)
     if pod is None:
         raise Problem(ProblemCode.UNAVAILABLE, "There is no such pod (yet, or any more); try again.", retry_after_s=1)
@@ -220,7 +220,7 @@ async def _job_of(found: Services, pod_uid: str) -> TrainingJob:
     if owner is None:
         raise Problem(ProblemCode.NOT_FOUND, "The pod is no worker of Stoker's.")
     job = await job_of_uid(found, owner.project, owner.job_name, owner.job_uid)
-    # A pod may say what it likes of itself: it reaches the jobs of its own project.
+    # A pod may claim anything: it reaches the jobs of its own project.
     if job is None or job.metadata.namespace != owner.project:
         raise Problem(ProblemCode.NOT_FOUND, "The pod's job is gone.")
     return job

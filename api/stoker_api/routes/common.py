@@ -57,9 +57,9 @@ def moment(name: str, text: str, now: datetime) -> datetime:
     return at
 
 
-def one_or_more(words: Iterable[str]) -> dict[str, JsonValue]:
-    """The pattern of words between commas, for the OpenAPI document."""
-    either = "|".join(words)
+def one_or_more(values: Iterable[str]) -> dict[str, JsonValue]:
+    """The pattern of values between commas, for the OpenAPI document."""
+    either = "|".join(values)
     return {"pattern": f"^({either})(,({either}))*$"}
 
 
@@ -109,7 +109,7 @@ def check_project(project: str) -> None:
 
 
 async def find_job(services: Services, project: str, name: str) -> TrainingJob:
-    """The job. Raises: Problem (404, in the words of `access.require`)."""
+    """The job. Raises: Problem (404, with the message of `access.require`)."""
     key = Key(project, name)
     job = services.deps.jobs.get(key)
     if job is not None:

@@ -1,6 +1,6 @@
 """A job's files: listed, and read whole or by ranges.
 
-What lies there is anybody's: it goes out as an attachment of no type, so that no browser takes it for a page.
+What lies there is untrusted: it goes out as an attachment of no type, so that no browser takes it for a page.
 """
 
 from __future__ import annotations

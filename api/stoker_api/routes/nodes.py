@@ -1,6 +1,6 @@
 """Nodes: listed with their usage and health; closed to new jobs and opened again, whole or GPU by GPU.
 
-Writing is the administrator's. What it says is kept in the node's GPUNodeHealth; the node itself is never written.
+Writing is the administrator's. What it sends is kept in the node's GPUNodeHealth; the node itself is never written.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def cordon_node(request: Request, caller: Caller, name: Name) -> Response:
         others = (one for one in spec.cordons if one.gpu != gpu)
         return spec.model_copy(update={"cordons": (*others, entry)[-MOST_GPUS - 1 :]})
 
-    await found.gpu_health.say(node, closed)
+    await found.gpu_health.change_spec(node, closed)
     log.warning("node %s: %s cordoned by %s: %s", name, f"GPU {gpu}" if gpu else "all", caller.name, asked.reason)
     return await _shown(found, name)
 
@@ -89,20 +89,20 @@ async def cordon_node(request: Request, caller: Caller, name: Name) -> Response:
 @access(UPDATE_NODE)
 @refuses(ProblemCode.CONFLICT)
 async def uncordon_node(request: Request, caller: Caller, name: Name) -> Response:
-    """Open the node again; or one of its GPUs, which is then well, whatever was wrong with it until now."""
+    """Open the node again; or one of its GPUs, which is then healthy, whatever was wrong with it until now."""
     found = services(request)
     node, asked = _find(found, name), parse_body(NodeUncordon, await json_body(request))
     gpu = _uuid(found, node, asked.gpu)
-    word = Cleared(gpu=gpu, at=found.deps.clock.now(), by=caller.name[:MAX_TEXT])
+    cleared = Cleared(gpu=gpu, at=found.deps.clock.now(), by=caller.name[:MAX_TEXT])
 
     def opened(spec: GPUNodeHealthSpec) -> GPUNodeHealthSpec:
         update: dict[str, object] = {"cordons": tuple(one for one in spec.cordons if one.gpu != gpu)}
         if gpu:
             others = (one for one in spec.cleared if one.gpu != gpu)
-            update["cleared"] = (*others, word)[-MOST_GPUS:]
+            update["cleared"] = (*others, cleared)[-MOST_GPUS:]
         return spec.model_copy(update=update)
 
-    await found.gpu_health.say(node, opened)
+    await found.gpu_health.change_spec(node, opened)
     log.warning("node %s: %s uncordoned by %s", name, f"GPU {gpu}" if gpu else "all", caller.name)
     return await _shown(found, name)
 

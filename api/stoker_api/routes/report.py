@@ -1,4 +1,4 @@
-"""What workers report. Their token is bound to their pod; what they may speak of is read from that pod."""
+"""What workers report. Their token is bound to their pod; what they may report on is read from that pod."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ async def report_alive(request: Request) -> Response:
     found = services(request)
     outcome = "refused"
     try:
-        said = parse_report(WorkerReport, await json_body(request, max_bytes=MAX_REPORT))
-        _pod_of(found, request.state.pod_uid, said)
-        why = await why_stop(found.deps, said)
+        report = parse_report(WorkerReport, await json_body(request, max_bytes=MAX_REPORT))
+        _pod_of(found, request.state.pod_uid, report)
+        why = await why_stop(found.deps, report)
         outcome = "stop" if why else "wanted"
     finally:
         found.metrics.alive_posts.labels(outcome).inc()
-    return _answer(AliveAnswer(**_word(found, said.pod_uid, said, why)))
+    return _answer(AliveAnswer(**_orders(found, report.pod_uid, report, why)))
 
 
 @router.post(
@@ -132,7 +132,7 @@ async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> R
         found.metrics.log_bytes.inc(len(data))
         deps = found.deps
         why = unwanted(deps.pods.by_uid(pod_uid), deps.jobs.by_uid(owner.job_uid), owner.attempt)
-        return _answer(LogAnswer(offset=held, **_word(found, pod_uid, owner, why)))
+        return _answer(LogAnswer(offset=held, **_orders(found, pod_uid, owner, why)))
     finally:
         posts.labels(outcome).inc()
 
@@ -146,7 +146,7 @@ def _log_source(found: Services) -> WorkerLogSource:
     return source
 
 
-def _word(found: Services, pod_uid: str, who: WorkerReport | LogOwner, why_stop: str) -> dict[str, Any]:
+def _orders(found: Services, pod_uid: str, who: WorkerReport | LogOwner, why_stop: str) -> dict[str, Any]:
     """What every answer to a worker holds; one that is to stop gets nothing else."""
     if why_stop:
         return {"stop": True, "why": why_stop}
@@ -165,20 +165,20 @@ def _stall(found: Services, job_uid: str, attempt: int, worker: int) -> StallOrd
     return StallOrder(in_s=round(min(MOST_STALL_S, max(0.0, in_s)), 3), why=f"worker 0: {stalled.message}"[:300])
 
 
-def _answer(word: AliveAnswer) -> Response:
-    absent = {name for name in ("sessions", "stalled") if not getattr(word, name)}
-    return json_response(word.model_dump_json(by_alias=True, exclude=absent).encode())
+def _answer(answer: AliveAnswer) -> Response:
+    absent = {name for name in ("sessions", "stalled") if not getattr(answer, name)}
+    return json_response(answer.model_dump_json(by_alias=True, exclude=absent).encode())
 
 
 def _pod_of(found: Services, pod_uid: str, report: WorkerReport) -> Pod | None:
-    """The token's pod, of which the report must speak; None: it is not known (yet, or any more)."""
+    """The token's pod, of which the report must be; None: it is not known (yet, or any more)."""
     if report.pod_uid != pod_uid:
         raise Problem(ProblemCode.FORBIDDEN, "The token is another pod's.")
     pod = found.deps.pods.by_uid(pod_uid)
     if pod is not None and identity(pod.metadata) != (
         report.project, report.job_name, report.job_uid, report.attempt, report.worker,
     ):  # fmt: skip
-        raise Problem(ProblemCode.FORBIDDEN, "The report speaks of another worker than the token's pod.")
+        raise Problem(ProblemCode.FORBIDDEN, "The report is of another worker than the token's pod.")
     return pod
 
 

@@ -1,7 +1,7 @@
 """What exporters report: receipts, GPU events, how GPUs are; and whose pods they ask about. Their token is bound to
 their node.
 
-Strict: an exporter speaks of its own node only, and of jobs that there are, or that were and are known to usage.
+Strict: an exporter reports on its own node only, and of jobs that there are, or that were and are known to usage.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def report_usage(request: Request) -> Response:
     usage = usage_of(found)
     report = parse_report(ReceiptsReport, await json_body(request, max_bytes=MAX_REPORT))
     node = request.state.node
-    _speaks_of(node, report.node)
+    _check_node(node, report.node)
     now_s = found.deps.clock.now().timestamp()
     refused: dict[int, str] = {}
     receipts: dict[int, GpuReceipt] = {}
@@ -69,10 +69,10 @@ async def report_usage(request: Request) -> Response:
         except ValidationError as error:
             refused[index] = _why(error)
             continue
-        said = (receipt.project, receipt.job_name, receipt.job_uid)
-        if said not in jobs:
-            jobs[said] = await job_of_uid(found, *said)
-        job = jobs[said]
+        named = (receipt.project, receipt.job_name, receipt.job_uid)
+        if named not in jobs:
+            jobs[named] = await job_of_uid(found, *named)
+        job = jobs[named]
         why = impossible(receipt, now_s) or _foreign(receipt, node, job)
         if why:
             refused[index] = why
@@ -113,11 +113,11 @@ async def report_owners(request: Request) -> Response:
         pod = deps.pods.get(key)
         if pod is not None and pod.spec.node_name == node:
             owner = PodOwner(namespace=key.namespace, name=key.name, pod_uid=pod.uid, ended=pod.ended)
-            said = LogOwner.of(pod)
-            job = None if said is None else deps.jobs.by_uid(said.job_uid)
-            # A pod may say what it likes of itself: it is a worker of a job of its own project, or of none.
-            if said is not None and job is not None and job.key == Key(said.project, said.job_name):
-                owner = owner.model_copy(update=asdict(said))
+            claimed = LogOwner.of(pod)
+            job = None if claimed is None else deps.jobs.by_uid(claimed.job_uid)
+            # A pod may claim anything: it is a worker of a job of its own project, or of none.
+            if claimed is not None and job is not None and job.key == Key(claimed.project, claimed.job_name):
+                owner = owner.model_copy(update=asdict(claimed))
             owners.append(owner)
         elif deps.other_pods is not None:
             other = deps.other_pods.get(key)
@@ -130,11 +130,11 @@ async def report_owners(request: Request) -> Response:
 @access(Access.EXPORTER)
 @refuses(ProblemCode.FORBIDDEN)
 async def report_gpu_events(request: Request) -> Response:
-    """What befell GPUs: an event on each job that held one. One that is known is not written again."""
+    """What happened to GPUs: an event on each job that held one. One that is known is not written again."""
     found = services(request)
     report = parse_report(GpuEventsReport, await json_body(request))
     node = request.state.node
-    _speaks_of(node, report.node)
+    _check_node(node, report.node)
     for event in report.events:
         found.metrics.gpu_events.labels(event.kind).inc()
         for owner in event.owners:
@@ -151,7 +151,7 @@ async def report_gpus(request: Request) -> Response:
     """How the GPUs of one node are. What makes one sick keeps new jobs off it; what has not changed is not written."""
     found = services(request)
     report = parse_report(GpusReport, await json_body(request))
-    _speaks_of(request.state.node, report.node)
+    _check_node(request.state.node, report.node)
     try:
         await found.gpu_health.take(report)
     except UnknownNode:
@@ -170,9 +170,9 @@ def _why(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
-def _speaks_of(node: str, said: str) -> None:
-    if said != node:
-        raise Problem(ProblemCode.FORBIDDEN, f"The token is node {node!r}'s; an exporter speaks of its own node only.")
+def _check_node(node: str, reported: str) -> None:
+    if reported != node:
+        raise Problem(ProblemCode.FORBIDDEN, f"The token is node {node!r}'s; an exporter reports on its own node only.")
 
 
 def _foreign(receipt: GpuReceipt, node: str, job: TrainingJob | None) -> str:

@@ -1,6 +1,6 @@
 """A session's first message: what the caller wants of the worker. Strict, and bounded; later ones are passed on unread.
 
-Owns the message's shape and the words it is passed on in. Called by `rendezvous.py`.
+Owns the message's shape. Called by `rendezvous.py`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FirstMessage = ExecMessage | ForwardMessage
 
 
 def read_first_message(model: type[FirstMessage], text: str) -> FirstMessage:
-    """Raises: ValueError with words for the caller, which never repeat what it sent."""
+    """Raises: ValueError with a message for the caller, which never repeats what it sent."""
     try:
         return model.model_validate_json(text)
     except ValidationError as error:

@@ -33,9 +33,9 @@ class SessionSettings:
     come_s: float = 30.0
     """How long a worker may take to come."""
     idle_s: float = 3600.0
-    """How long nothing may be said in a session."""
+    """How long nothing may be sent in a session."""
     stop_s: float = 2.0
-    """How long sessions may take for their last words when the server stops."""
+    """How long sessions may take to close when the server stops."""
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ NORMAL, GOING_AWAY, POLICY, BROKEN, RESTART = 1000, 1001, 1008, 1011, 1012
 """Source: RFC 6455 §7.4.1 and IANA's registry of close codes."""
 DRAIN_S = 30.0
 """How long the caller may take for what a lost worker had still sent."""
-LAST_WORDS_S = 2.0
+EXIT_CODE_S = 2.0
 """How long a session that must end may still bring its exit code."""
 _REASON_BYTES = 120  # a control frame has room for 123
 _CLOSE_S = 2.0
@@ -61,7 +61,7 @@ class Side:
         await self.socket.send({"type": "websocket.send", kind: message})
 
     async def close(self, end: SessionEnd) -> None:
-        """Say why, if anybody still listens."""
+        """Sends the reason if the peer still reads."""
         reason = end.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
@@ -98,7 +98,7 @@ async def relay(
         if not client_gone():
             patience_s = DRAIN_S
             if end_order.done():
-                patience_s = 0 if end_order.result().code == RESTART else LAST_WORDS_S
+                patience_s = 0 if end_order.result().code == RESTART else EXIT_CODE_S
             await asyncio.wait({to_client, client_lost}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         if client_gone():
             return SessionEnd(NORMAL, "the caller has left")

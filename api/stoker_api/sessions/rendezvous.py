@@ -1,8 +1,8 @@
 """How a caller and a worker meet: the caller waits, its worker is called and comes, then their messages are carried.
 
-Owns the order of things in a session. The routes have checked who calls and that the worker runs; from the handshake
+Owns the order of a session's steps. The routes have checked who calls and that the worker runs; from the handshake
 on each failure is reported as the session's close reason. Who was in which worker, and for how long, becomes an event
-on the job and a line in the log; never what was said. Called by `routes/sessions.py`.
+on the job and a line in the log; never its contents. Called by `routes/sessions.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Rendezvous:
         metrics: ApiMetrics,
         clock: Clock,
     ) -> None:
-        """`caller` None: workers ask (`POST /v1/report/alive`), and hear of it then."""
+        """`caller` None: workers ask (`POST /v1/report/alive`), and learn of it then."""
         self._sessions, self._audit, self._caller = sessions, audit, caller
         self._metrics, self._clock = metrics, clock
 
@@ -138,7 +138,7 @@ class Rendezvous:
 
     @contextlib.asynccontextmanager
     async def _watched(self, session: Session) -> AsyncIterator[None]:
-        """Ends the session when nothing was said for too long."""
+        """Ends the session when nothing was sent for too long."""
         idle_s = self._sessions.settings.idle_s
         session.moved_at = self._clock.monotonic()
 
@@ -155,7 +155,7 @@ class Rendezvous:
 
 
 class _NotMet(Exception):
-    """Why no worker came, in words for the caller."""
+    """Why no worker came, for the caller."""
 
 
 async def _accepted(socket: WebSocket) -> Side:

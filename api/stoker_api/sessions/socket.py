@@ -34,7 +34,7 @@ class SessionSocket(WebSocketsSansIOProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lost = asyncio.Event()
-        self._heard_at = self.loop.time()
+        self._received_at = self.loop.time()
         self._sent_since = False
 
     def connection_made(self, transport: BaseTransport) -> None:
@@ -50,7 +50,7 @@ class SessionSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at, self._sent_since = self.loop.time(), False
+        self._received_at, self._sent_since = self.loop.time(), False
         super().data_received(data)
 
     async def run_asgi(self) -> None:
@@ -77,4 +77,4 @@ class SessionSocket(WebSocketsSansIOProtocol):
     def _may_be_slow(self) -> bool:
         if self.read_paused:
             return True  # its answer may lie where we do not read
-        return self._sent_since and self.loop.time() - self._heard_at < PATIENCE_S
+        return self._sent_since and self.loop.time() - self._received_at < PATIENCE_S

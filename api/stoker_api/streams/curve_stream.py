@@ -82,8 +82,8 @@ class CurveStreams:
                 lingered = over and not woken
                 if not over and not woken:
                     yield HEARTBEAT
-        said = end_of(last, reason="Deleted", message="the job was deleted") if gone else end_of(last)
-        yield frame("end", said)
+        end = end_of(last, reason="Deleted", message="the job was deleted") if gone else end_of(last)
+        yield frame("end", end)
 
     async def _past(self, uid: str, wanted: Range, after: int, *, always: bool) -> tuple[int, bytes]:
         """What is kept beyond `after`, as one frame, and the id behind it. Raises: FileUnavailable."""

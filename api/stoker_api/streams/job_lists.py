@@ -51,7 +51,7 @@ class JobLists:
                 jobs, cursor = first
                 shown = self._rendered(jobs)
             yield RETRY + _frame(shown.values(), shown, cursor)
-            said = list(shown), cursor
+            sent = list(shown), cursor
             due_s = loop.time() + self._every_s
             while True:
                 while not await follower.wait(self._settings.heartbeat_s):
@@ -64,9 +64,9 @@ class JobLists:
                     jobs, cursor = await read(filtered)
                     before, shown = shown, self._rendered(jobs)
                 news = [data for uid, data in shown.items() if before.get(uid) != data]
-                if news or (list(shown), cursor) != said:
+                if news or (list(shown), cursor) != sent:
                     yield _frame(news, shown, cursor)
-                    said = list(shown), cursor
+                    sent = list(shown), cursor
 
     @property
     def _every_s(self) -> float:

@@ -254,8 +254,8 @@ class LogStreams:
                 if found:
                     return found
         pod = self._pods.get(Key(job.metadata.namespace, f"{job.metadata.name}-{attempt}-{worker}"))
-        said = identity(pod.metadata) if pod is not None else None
-        return pod.uid if pod is not None and said is not None and said.job_uid == job.uid else None
+        owner = identity(pod.metadata) if pod is not None else None
+        return pod.uid if pod is not None and owner is not None and owner.job_uid == job.uid else None
 
     async def _timed(self, query: LogRequest, attempt: int, begin: int, data: bytes) -> list[TimedPart]:
         job = self._jobs.get(query.job.key) or query.job

@@ -95,7 +95,7 @@ class Amounts(NamedTuple):
 
 
 def impossible(receipt: GpuReceipt, now_s: float) -> str:
-    """Why the receipt can't be true, in words for the exporter's log; "": it can."""
+    """Why the receipt can't be true, for the exporter's log; "": it can."""
     if receipt.at > now_s + AHEAD_S:
         return "at lies more than an hour ahead; check the node's clock"
     if receipt.begin_at > receipt.at + _SLACK_S:

@@ -59,7 +59,7 @@ class JobAmounts:
 
     @property
     def active(self) -> tuple[float, str] | None:
-        """How active its GPUs were, and in which words; None: not known."""
+        """How active its GPUs were, and what was measured; None: not known."""
         sm, busy = self.amounts.sm_ratio, self.amounts.busy_ratio
         if sm is not None:
             return sm, "their SMs were active"
@@ -89,11 +89,11 @@ def of_job(receipts: Collection[GpuReceipt], gpus_per_worker: int | None) -> lis
     if not found and had.idle_ratio > IDLE_RATIO:
         found.append(Hint(code=HintCode.IDLE, text=_idle(had)))
     elif not found and had.active is not None and had.active[0] < ACTIVE_RATIO:
-        ratio, words = had.active
+        ratio, measured = had.active
         found.append(
             Hint(
                 code=HintCode.COMPUTE,
-                text=f"Its GPUs had little to compute: {words} {ratio:.0%} of the time. Look whether they wait for "
+                text=f"Its GPUs had little to compute: {measured} {ratio:.0%} of the time. Look whether they wait for "
                 "data (more cpu, more loader workers), then for a larger batch; else fewer or smaller GPUs do the "
                 "same.",
             )

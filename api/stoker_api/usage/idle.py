@@ -119,8 +119,8 @@ class IdleWatch:
     async def _act(self, job: TrainingJob, since: datetime, rule: IdleRule, now: datetime) -> None:
         receipts = [one for one in self._view.receipts(job.uid) if one.attempt == job.status.attempt]
         suspends = rule.action is IdleAction.SUSPEND
-        words = idle_words(job, since, receipts, now, suspends=suspends)
-        await self._report(job, since, words, now)
+        message = idle_message(job, since, receipts, now, suspends=suspends)
+        await self._report(job, since, message, now)
         annotations = {**job.metadata.annotations, ANNOTATION_IDLE_REPORTED: now.isoformat()}
         if suspends:
             annotations[ANNOTATION_IDLE_SUSPENDED] = now.isoformat()
@@ -131,13 +131,13 @@ class IdleWatch:
             await self._store.update(JOBS, job.model_copy(update={"metadata": metadata, "spec": spec}))
         except (Conflict, NotFound):
             return  # changed or gone: the next turn sees
-        log.info("job %s: %s", job.key, words)
+        log.info("job %s: %s", job.key, message)
 
-    async def _report(self, job: TrainingJob, since: datetime, words: str, now: datetime) -> None:
+    async def _report(self, job: TrainingJob, since: datetime, message: str, now: datetime) -> None:
         event = event_about(
             Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=job.key, uid=job.uid),
             "Idle",
-            words,
+            message,
             at=now,
             mark=f"{job.status.attempt}.{since.timestamp() / 60:.0f}",
             component="stoker-api",
@@ -149,7 +149,7 @@ class IdleWatch:
             pass  # reported before that was noted
 
 
-def idle_words(
+def idle_message(
     job: TrainingJob, since: datetime, receipts: Iterable[GpuReceipt], now: datetime, *, suspends: bool
 ) -> str:
     """'alice: all 2 GPUs have been idle for 31m (no_process 31m); … `stoker suspend j` frees them'"""

@@ -1,7 +1,7 @@
 """From receipts to file and board, in this order: what was answered is on the disk.
 
 Owns how the file and the board stay one: a job that the board does not hold (it ended long ago, or the api began a
-moment ago) is loaded from the file. Who may speak of what is the route's. Called by `routes/report_usage.py` and
+moment ago) is loaded from the file. Who may report what is the route's. Called by `routes/report_usage.py` and
 `services.py`.
 """
 

@@ -15,7 +15,7 @@ _CURRENCY = re.compile(r"[A-Z]{3}")
 @dataclass(frozen=True, slots=True)
 class Prices:
     """`by_model`: a part of the model's name in any case (`h200`, `*`: any) → price of an hour. Of several that match,
-    the longest counts; blanks and dashes are the same, since not everybody writes `NVIDIA-H200` alike."""
+    the longest counts; blanks and dashes are the same, since both are written (`NVIDIA-H200`)."""
 
     by_model: tuple[tuple[str, float], ...] = ()
     currency: str = CURRENCY

@@ -91,7 +91,7 @@ class Puller:
             task.cancel()
 
     def follow(self, pod: Pod, owner: LogOwner) -> None:
-        """Its log is being read: see to it that this worker's output is followed."""
+        """Its log is being read: follow this worker's output, unless that is done already."""
         now = asyncio.get_running_loop().time()
         if pod.uid in self._follows:
             self._read_at[pod.uid] = now

@@ -1,7 +1,7 @@
 """One worker's shipped log on disk: an append-only file whose size is the truth, and a small index beside it.
 
 Owns both files' format and what a post at any offset does to them. The process may be killed between any two bytes: the
-next one finds a prefix of the log and goes on behind it. Not for two threads at once; `storage` sees to that.
+next one finds a prefix of the log and goes on behind it. Not for two threads at once; `storage` ensures it.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ class StoredLog:
     def append(self, offset: int, data: bytes, *, lost: bool = False) -> int:
         """Take what is new in `data`; where the next post is to begin.
 
-        `lost`: the worker has nothing before `offset` any more, so what is missing is given up, and said.
+        `lost`: the worker has nothing before `offset` any more, so what is missing is given up, and a line says so.
         Raises: Gap, DiskFull (what fitted is kept), OSError.
         """
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            size = self._mend(fd, os.fstat(fd).st_size)
+            size = self._complete_notice(fd, os.fstat(fd).st_size)
             held = self._held(size)
             if offset > held:
                 if not lost:
@@ -192,7 +192,7 @@ class StoredLog:
         return last.offset + max(0, size - last.at)
 
     def _jump(self, fd: int, size: int, offset: int, missing: int) -> int:
-        """Index first, then the line: if the process dies in between, `_mend` writes the rest of it."""
+        """Index first, then the line: if the process dies in between, `_complete_notice` writes the rest of it."""
         at_line_start = size == 0 or self.read(size - 1, 1)[0] == b"\n"
         notice = (
             "" if at_line_start else "\n"
@@ -203,9 +203,9 @@ class StoredLog:
         except BaseException:
             self.jumps.pop()
             raise
-        return self._mend(fd, size)
+        return self._complete_notice(fd, size)
 
-    def _mend(self, fd: int, size: int) -> int:
+    def _complete_notice(self, fd: int, size: int) -> int:
         """Write what is missing of the last jump's line."""
         if not self.jumps or size >= self.jumps[-1].at:
             return size

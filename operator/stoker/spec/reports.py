@@ -165,7 +165,7 @@ class JobHolder(StatusModel):
 
 
 class ReportedGpuEvent(StatusModel):
-    """Something that befell a GPU."""
+    """Something that happened to a GPU."""
 
     id: Annotated[str, Field(min_length=1, max_length=128)]
     """The exporter's; of one id one event is written."""

@@ -78,7 +78,7 @@ def test_a_storm_of_one_xid_is_one_event_a_minute(api, reporter):
     assert told_of == [*xids, ("lost", 0, 0, 1), ("recovered", 0, 0, 1), ("lost", 0, 0, 1)]
 
 
-def test_an_event_goes_at_once_with_the_jobs_it_befell(api, reporter):
+def test_an_event_goes_at_once_with_the_jobs_on_its_gpu(api, reporter):
     made = reporter(every_s=NEVER_S)
     job = Owner("vision", "train-1-0", "pod-1", "job-1", "vision", "train", 1, 0)
     sibling = Owner("vision", "train-1-1", "pod-2", "job-1", "vision", "train", 1, 1)

@@ -16,11 +16,11 @@ export function useLoad(key, ask, everyMs = 0) {
     if (key === null) return undefined;
     const stop = new AbortController();
     let timer = 0;
-    let asking = false;
+    let busy = false;
     async function turn() {
       clearTimeout(timer);
-      if (asking) return;
-      asking = true;
+      if (busy) return;
+      busy = true;
       let next = everyMs;
       try {
         const data = await latest.current(stop.signal);
@@ -30,7 +30,7 @@ export function useLoad(key, ask, everyMs = 0) {
         setState((old) => ({ ...old, error, loading: false }));
         if (!error.status || error.status >= 500) next = WHEN_LOST_MS;
       } finally {
-        asking = false;
+        busy = false;
       }
       if (next && !document.hidden && !stop.signal.aborted) timer = setTimeout(turn, next);
     }

@@ -31,7 +31,7 @@ function consequence(action, job) {
   return action === "suspend" ? "leaves its queue until it is resumed" : "leaves its queue for good";
 }
 
-/** [project, names of its jobs], since a command speaks of one project. */
+/** [project, names of its jobs], since a command is for one project. */
 function byProject(jobs) {
   return [...new Set(jobs.map(projectOf))].map((project) => [project, jobs.filter((job) => projectOf(job) === project).map(nameOf)]);
 }

@@ -8,6 +8,6 @@ export function Progress({ job, long = false }) {
   if (!found) return html`<span class="faint">–</span>`;
   const steps = found.total ? `${whole(found.step)} of ${whole(found.total)} steps` : `step ${whole(found.step)}`;
   const bar = found.share !== null && html`<progress max="1" value=${found.share} aria-label=${`Progress of ${job.metadata.name}`}></progress>`;
-  const words = long ? [steps, found.text].filter(Boolean).join(" · ") : found.share === null ? steps : percent(found.share);
-  return html`<span class="progress" title=${[steps, found.text].filter(Boolean).join(" · ")}>${bar}<span>${words}</span></span>`;
+  const text = long ? [steps, found.text].filter(Boolean).join(" · ") : found.share === null ? steps : percent(found.share);
+  return html`<span class="progress" title=${[steps, found.text].filter(Boolean).join(" · ")}>${bar}<span>${text}</span></span>`;
 }

@@ -1,8 +1,8 @@
-// A JSON schema of the api's document as a list of fields, each with its type, bounds and words; what is below opens.
+// A JSON schema of the api's document as a list of fields, each with its type, bounds and description; what is below opens.
 import { html, useState } from "../ui.js";
 
 /** Text with `code` in it. */
-export function Words({ text }) {
+export function Prose({ text }) {
   return text.split("`").map((one, n) => (n % 2 ? html`<code>${one}</code>` : one));
 }
 
@@ -54,7 +54,7 @@ function Field({ name, field, schemas, required }) {
   const [open, setOpen] = useState(false);
   const below = objects(field, schemas);
   const start = field.default === undefined || field.default === null || JSON.stringify(field.default).length > 60 || ["[]", "{}", '""'].includes(JSON.stringify(field.default)) ? "" : `, default ${JSON.stringify(field.default)}`;
-  const head = html`<code>${name}</code> <span class="faint">${below.length === 0 ? typeOf(field, schemas) : ""}${required ? " required" : ""}${start}</span> <${Words} text=${field.description ?? ""} />`;
+  const head = html`<code>${name}</code> <span class="faint">${below.length === 0 ? typeOf(field, schemas) : ""}${required ? " required" : ""}${start}</span> <${Prose} text=${field.description ?? ""} />`;
   if (below.length === 0) return html`<li>${head}</li>`;
   return html`<li><details open=${open} onToggle=${(event) => (event.stopPropagation(), setOpen(event.target.open))}><summary>${head}</summary>${open && html`<${Schema} schema=${field} schemas=${schemas} />`}</details></li>`;
 }

@@ -1,7 +1,7 @@
 // One operation of the api: what it takes, an example that can be changed and sent, what it answers.
 import { token } from "../api.js";
 import { plain } from "../format.js";
-import { Schema, Words, typeOf } from "../parts/schema.js";
+import { Schema, Prose, typeOf } from "../parts/schema.js";
 import { Copy, quoted } from "../parts/same_as.js";
 import { html, useState } from "../ui.js";
 
@@ -28,14 +28,14 @@ function Body({ one, schemas, anyErrors }) {
   const good = answers.filter(([status]) => status.startsWith("2"));
   const errors = answers.filter(([status]) => !status.startsWith("2") && status !== "default");
   return html`<div class="operation-body">
-    <p><${Words} text=${one.description} /> <span class="faint"><code>${one.operationId}</code>${one.security.length === 0 && " · needs no token"}</span></p>
+    <p><${Prose} text=${one.description} /> <span class="faint"><code>${one.operationId}</code>${one.security.length === 0 && " · needs no token"}</span></p>
     ${one.parameters?.length > 0 && html`<h3>Parameters</h3><table class="compact cards parameters">
       <thead><tr><th>Name</th><th>Value</th><th>What</th></tr></thead>
       <tbody>${one.parameters.map((parameter) => html`<tr key=${parameter.name}>
         <td class="name"><code>${parameter.name}</code> <span class="faint">${parameter.in}${parameter.required ? ", required" : ""}</span></td>
         <td class="wide"><input aria-label=${parameter.name} value=${values[parameter.name]} spellcheck=${false} autocomplete="off"
           onInput=${(event) => setValues({ ...values, [parameter.name]: event.target.value })} /></td>
-        <td class="wide"><${Words} text=${parameter.description} /> <span class="faint">${typeOf(parameter.schema, schemas)}</span></td>
+        <td class="wide"><${Prose} text=${parameter.description} /> <span class="faint">${typeOf(parameter.schema, schemas)}</span></td>
       </tr>`)}</tbody></table>`}
     ${content && html`<h3>Body <span class="faint">${type}</span></h3>
       <textarea aria-label=${`Body of ${one.operationId}`} rows=${Math.min(24, body.split("\n").length + 1)} spellcheck=${false} value=${body} onInput=${(event) => setBody(event.target.value)} />
@@ -50,7 +50,7 @@ function Body({ one, schemas, anyErrors }) {
   </div>`;
 }
 
-const codes = (text) => text.split("; ").map((one, n) => html`${n > 0 && " · "}<${Words} text=${one.replace(/(\w+): /, "`$1` ")} />`);
+const codes = (text) => text.split("; ").map((one, n) => html`${n > 0 && " · "}<${Prose} text=${one.replace(/(\w+): /, "`$1` ")} />`);
 
 function Answer({ status, answer, schemas }) {
   const [type, content] = Object.entries(answer.content ?? {})[0] ?? [];

@@ -9,7 +9,7 @@ import { may } from "../session.js";
 import { html, useState } from "../ui.js";
 import { Clone } from "./job_clone.js";
 
-const WORDS = {
+const CONFIRMED = {
   suspend: ["Suspend", "It saves, stops, and waits until it is resumed."],
   resume: ["Resume", "It goes back into its queue and on from its last checkpoint."],
   cancel: ["Cancel", "It saves where it can, and ends for good. Retry runs it again."],
@@ -30,23 +30,23 @@ export function Actions({ job, reload }) {
   const close = () => setAsked(null);
   const done = () => (close(), reload());
   return html`<div class="actions">
-    ${offered.map((action) => html`<button type="button" onClick=${() => setAsked(action)}>${WORDS[action][0]}</button>`)}
+    ${offered.map((action) => html`<button type="button" onClick=${() => setAsked(action)}>${CONFIRMED[action][0]}</button>`)}
     ${changes && !ended && html`<button type="button" onClick=${() => setAsked("priority")}>Priority</button>`}
     ${may("create trainingjobs", project) && html`<button type="button" onClick=${() => setAsked("clone")}>Clone</button>`}
     <a class="button" href=${`/compare?jobs=${project}/${nameOf(job)}`}>Compare</a>
-    ${asked in WORDS && html`<${Confirm} action=${asked} job=${job} onClose=${close} onDone=${done} />`}
+    ${asked in CONFIRMED && html`<${Confirm} action=${asked} job=${job} onClose=${close} onDone=${done} />`}
     ${asked === "priority" && html`<${Priority} job=${job} onClose=${close} onDone=${done} />`}
     ${asked === "clone" && html`<${Clone} job=${job} onClose=${close} onDone=${(made) => (close(), go(jobAddress(projectOf(made), nameOf(made))))} />`}
   </div>`;
 }
 
 function Confirm({ action, job, onClose, onDone }) {
-  const [title, says] = WORDS[action];
+  const [title, effect] = CONFIRMED[action];
   const path = `${jobPath(projectOf(job), nameOf(job))}/${action}`;
   const [state, run] = useAct(async () => (await call("POST", path), onDone()));
   const frees = PLACED.has(job.status.phase) && gpusOf(job) > 0 && (action === "cancel" || action === "suspend");
   return html`<${Dialog} title=${`${title} ${nameOf(job)}`} onClose=${onClose}>
-    <p>${says}${frees && html` ${gpus(gpusOf(job))} become free.`}</p>
+    <p>${effect}${frees && html` ${gpus(gpusOf(job))} become free.`}</p>
     <${Outcome} state=${state} />
     <div class="dialog-foot">
       <button type="button" onClick=${onClose}>Back</button>

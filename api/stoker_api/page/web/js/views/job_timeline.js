@@ -45,14 +45,14 @@ export function Timeline({ job, now }) {
   const spans = spansOf(job, now);
   const sums = {};
   for (const { kind, from, to } of spans) sums[kind] = (sums[kind] ?? 0) + (to - from) / 1000;
-  const words = Object.entries(KINDS).filter(([kind]) => sums[kind] > 0);
+  const shown = Object.entries(KINDS).filter(([kind]) => sums[kind] > 0);
   const end = spans.at(-1)?.to;
   return html`<section class="panel" aria-labelledby="time"><h2 id="time">Time</h2>
-    <div class="strip" role="img" aria-label=${words.map(([kind, text]) => `${text} ${duration(sums[kind])}`).join(", ")}>
+    <div class="strip" role="img" aria-label=${shown.map(([kind, text]) => `${text} ${duration(sums[kind])}`).join(", ")}>
       ${spans.map((span) => html`<${Span} ...${span} />`)}
     </div>
     <div class="strip-ends faint"><${Time} at=${job.metadata.creationTimestamp} />${hasEnded(job) && end ? html`<${Time} at=${job.status.finishedAt} />` : html`<span>now</span>`}</div>
-    <ul class="legend">${words.map(([kind, text]) => html`<li><span class=${`swatch span-${kind}`} aria-hidden="true"></span>${text} <strong>${duration(sums[kind])}</strong></li>`)}</ul>
+    <ul class="legend">${shown.map(([kind, text]) => html`<li><span class=${`swatch span-${kind}`} aria-hidden="true"></span>${text} <strong>${duration(sums[kind])}</strong></li>`)}</ul>
   </section>`;
 }
 

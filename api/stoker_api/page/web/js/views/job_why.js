@@ -58,8 +58,8 @@ function Reason({ reason, job, reload, hint = false }) {
 
 function Short({ resource, short, of, code }) {
   const there = Math.max(0, of - short);
-  const words = code === "GuaranteeLent" ? `${amount(resource, there)} of a guarantee of ${amount(resource, of)} held` : `${resource === "memory" ? bytes(short) : number(short)} of ${amount(resource, of)} missing`;
-  return html`<div class="short"><meter min="0" max=${of} value=${there} aria-label=${words}></meter><span>${words}</span></div>`;
+  const label = code === "GuaranteeLent" ? `${amount(resource, there)} of a guarantee of ${amount(resource, of)} held` : `${resource === "memory" ? bytes(short) : number(short)} of ${amount(resource, of)} missing`;
+  return html`<div class="short"><meter min="0" max=${of} value=${there} aria-label=${label}></meter><span>${label}</span></div>`;
 }
 
 function JobLink({ of: key }) {

@@ -38,7 +38,7 @@ export function Jobs() {
   }
 
   return html`
-    <div class="view-head"><h1>Jobs</h1>${load.data && html`<p class="faint" role="status">${pageWords(jobs, load.data, query)}</p>`}</div>
+    <div class="view-head"><h1>Jobs</h1>${load.data && html`<p class="faint" role="status">${pageSummary(jobs, load.data, query)}</p>`}</div>
     <${Filters} project=${project} />
     ${chosen.size > 0 && html`<${Bulk} jobs=${[...chosen.values()]} onDone=${() => (setChosen(new Map()), load.reload())} />`}
     ${waiting(load, "jobs") ?? (load.error?.status && html`<${Failure} error=${load.error} again=${load.reload} />`)}
@@ -53,7 +53,7 @@ export function Jobs() {
 
 const only = (seen) => (seen?.length === 1 ? seen[0] : null);
 
-function pageWords(jobs, page, query) {
+function pageSummary(jobs, page, query) {
   const many = `${whole(jobs.length)} ${jobs.length === 1 ? "job" : "jobs"}`;
   return page.nextCursor || query.get("cursor") ? `${many} on this page` : many;
 }

@@ -1,5 +1,5 @@
 // A change that would start the job, as a button. A field of its spec can't change in a job that exists: that is a clone. A
-// limit of a queue is the administrator's; what only the cluster's own tools can do is said, not offered.
+// limit of a queue is the administrator's; what only the cluster's own tools can do is named, not offered.
 import { call, jobPath, part } from "../api.js";
 import { nameOf, projectOf } from "../job_facts.js";
 import { Dialog, Outcome, useAct } from "../parts/dialog.js";
@@ -57,10 +57,10 @@ function Limit({ queue, change, value, onClose, onDone }) {
     await call("PUT", path, { body: { spec: { ...now.spec, limit } }, headers: { "If-Match": `"${now.metadata.uid}.${now.metadata.generation}"` } });
     onDone();
   });
-  const words = typeof value === "object" ? Object.entries(value).map(([type, n]) => `${n} ${type}`).join(", ") : String(value);
+  const shown = typeof value === "object" ? Object.entries(value).map(([type, n]) => `${n} ${type}`).join(", ") : String(value);
   const option = typeof value === "object" ? Object.entries(value).map(([type, n]) => `--limit ${type}=${n}`).join(" ") : `--${resource} ${value}`;
   return html`<${Dialog} title=${`Limit of the queue ${queue}`} onClose=${onClose}>
-    <p>Its limit of ${resource} becomes <strong>${words}</strong>, for all jobs of the queue. Running jobs go on.</p>
+    <p>Its limit of ${resource} becomes <strong>${shown}</strong>, for all jobs of the queue. Running jobs go on.</p>
     <${Outcome} state=${state} />
     <div class="dialog-foot"><button type="button" onClick=${onClose}>Back</button><button type="button" class="main" disabled=${state.busy} onClick=${run}>Set the limit</button></div>
     <${SameAs} command=${`stoker queue set ${queue} ${option}`} path=${path} method="PUT" body=${{ spec: { limit: found ?? { [resource]: value } } }} />
