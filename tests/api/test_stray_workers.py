@@ -72,7 +72,7 @@ async def test_a_gang_hears_that_worker_0_makes_no_progress(world):
     assert 0 < reported["stalled"]["inS"] <= 15.5
     heard = []
     lane = AliveLane(_launch(), None, None, lambda in_s, why: heard.append((in_s, why)))
-    assert lane.hear(Answer(200, json.dumps(reported).encode(), 0.0), 0.0), "in the supervisor's own reading"
+    assert lane.take(Answer(200, json.dumps(reported).encode(), 0.0), 0.0), "in the supervisor's own reading"
     assert heard == [(reported["stalled"]["inS"], "worker 0: step 7 since 600 s")]
     assert "stalled" not in (await ask(world, job, pods[0], tokens[0])).json(), "it knows"
     assert job.status.attempt == 1 and world.services.board.newest(job).stalled.step == 7

@@ -126,7 +126,7 @@ BODIES = st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).en
 @given(st.sampled_from([200, 200, 200, 204, 302, 401, 404, 500, 999]), BODIES)
 def test_only_the_very_word_stops(status, body):
     reasons = []
-    heard = AliveLane(Launch(ORDER), reasons.append).hear(Answer(status, body, 0.0), 0.1)
+    heard = AliveLane(Launch(ORDER), reasons.append).take(Answer(status, body, 0.0), 0.1)
     try:
         document = json.loads(body) if len(body) < 10_000 else None
     except ValueError:
@@ -143,7 +143,7 @@ def test_only_the_very_word_stops(status, body):
 )
 def test_sessions_are_words_in_a_list_or_nothing(body):
     heard = []
-    AliveLane(Launch(ORDER), lambda why: None, heard.append).hear(Answer(200, body, 0.0), 0.1)
+    AliveLane(Launch(ORDER), lambda why: None, heard.append).take(Answer(200, body, 0.0), 0.1)
     try:
         document = json.loads(body) if len(body) < 10_000 else None
     except ValueError:
@@ -156,7 +156,7 @@ def test_sessions_are_words_in_a_list_or_nothing(body):
 def test_a_busy_api_is_asked_less_often():
     lane = AliveLane(Launch(ORDER), lambda why: None)
     for took_s, least, most in [(0.001, 4, 6.1), (0.3, 12, 18.1), (4.0, 24, 36.1)]:
-        assert lane.hear(Answer(200, b'{"stop": false}', 0.0), took_s)
+        assert lane.take(Answer(200, b'{"stop": false}', 0.0), took_s)
         assert least - 0.1 < lane.ready_in(time.monotonic(), False) < most
 
 

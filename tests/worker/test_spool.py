@@ -34,7 +34,7 @@ def test_every_byte_is_in_the_file_or_counted(tmp_path_factory, steps):
             at += len(piece)
             if acknowledges:
                 log.acknowledged += (log.size() - log.acknowledged) * percent // 100
-                log.confess()
+                log.report_loss()
             # Besides what is newest: as much as may wait, and that was held back for it.
             assert log.size() - log.acknowledged <= 2000 + 2 * 300 + 100
         log.finish()

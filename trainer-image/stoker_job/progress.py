@@ -28,7 +28,7 @@ def report(
     summary: Mapping[str, Any] | None = None,
     **metrics: Any,
 ) -> None:
-    """Show this in `stoker get` and keep the metrics as curves; what was said before and is not said now stays.
+    """Show this in `stoker get` and keep the metrics as curves; what was reported before and is not reported now stays.
 
     `checkpoint`: the path of what was saved at this step. `summary`: what the job ends with. Metrics are numbers, or
     what `float()` takes (a tensor of one element); others are left out. Outside of a job nothing happens.
@@ -36,9 +36,9 @@ def report(
     path = os.environ.get("STOKER_PROGRESS_FILE")
     if not path or os.environ.get("LOCAL_RANK", "0") != "0":
         return
-    said = {"step": step, "totalSteps": total_steps, "epoch": epoch, "samples": samples, "summary": summary}
+    fields = {"step": step, "totalSteps": total_steps, "epoch": epoch, "samples": samples, "summary": summary}
     try:
-        _file_of(path).take({name: value for name, value in said.items() if value is not None}, metrics, checkpoint)
+        _file_of(path).take({name: value for name, value in fields.items() if value is not None}, metrics, checkpoint)
     except Exception as error:  # noqa: BLE001 (a training must not end because it is watched)
         _complain(error)
 
@@ -47,20 +47,20 @@ class ProgressFile:
     def __init__(self, path: str, now: Callable[[], float] = time.monotonic) -> None:
         self._path, self._now, self.pid = path, now, os.getpid()
         self._lock = threading.Lock()
-        self._said: dict[str, Any] = {}
+        self._fields: dict[str, Any] = {}
         self._metrics: dict[str, Any] = {}
         self._due_s = -math.inf
         self._waiting = False
 
-    def take(self, said: dict[str, Any], metrics: Mapping[str, Any], checkpoint: str | os.PathLike[str] | None) -> None:
+    def take(self, data: dict[str, Any], metrics: Mapping[str, Any], checkpoint: str | os.PathLike[str] | None) -> None:
         with self._lock:
-            self._said.update(said)
+            self._fields.update(data)
             # Without its graph, and read from the device only when it is written.
             self._metrics.update(
                 {name: getattr(value, "detach", lambda kept=value: kept)() for name, value in metrics.items()}
             )
             if checkpoint is not None:
-                self._said["checkpoint"] = {"step": self._said.get("step", 0), "path": os.fspath(checkpoint)}
+                self._fields["checkpoint"] = {"step": self._fields.get("step", 0), "path": os.fspath(checkpoint)}
             pause_s = self._due_s - self._now()
             if pause_s <= 0:
                 self._write()
@@ -83,7 +83,7 @@ class ProgressFile:
         self._waiting, self._due_s = False, self._now() + EVERY_S
         numbers = {name: _number(value) for name, value in self._metrics.items()}
         metrics = {name: number for name, number in numbers.items() if number is not None}
-        data = json.dumps({"at": time.time(), **self._said, "metrics": metrics}, default=_plain)
+        data = json.dumps({"at": time.time(), **self._fields, "metrics": metrics}, default=_plain)
         aside = "%s.%d.new" % (self._path, self.pid)
         with open(aside, "w", encoding="utf-8") as file:
             file.write(data)

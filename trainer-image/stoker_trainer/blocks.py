@@ -61,8 +61,8 @@ class Blocks:
                 return fast(*args)
             except torch._dynamo.exc.TorchDynamoException as error:
                 self._compiled = False
-                said = " ".join(str(error).split())[:300]
-                log.warning("compile: failed, the blocks run as they are from here on: %s", said)
+                reason = " ".join(str(error).split())[:300]
+                log.warning("compile: failed, the blocks run as they are from here on: %s", reason)
                 return forward(*args)
 
         return either

@@ -89,7 +89,7 @@ def fill(pieces: list[torch.Tensor], *, invert: bool) -> None:
 
 
 def wrong_in(pieces: list[torch.Tensor], *, invert: bool) -> int:
-    """Words of pieces that were filled that are something else now."""
+    """Words of filled pieces that are something else now."""
     spare = torch.empty_like(pieces[0])
     return sum(int((piece != _pattern(spare, number, invert=invert)).sum()) for number, piece in enumerate(pieces))
 
@@ -145,23 +145,23 @@ def nvlink_copies(
     own = links.get(uuid)
     if own is None or not own.ends:
         return "not measured: " + ("NVML does not know this GPU" if own is None else "the GPU has none"), {}
-    said: dict[str, Any] = {}
+    rates: dict[str, Any] = {}
     copies: dict[str, Copies] = {}
     for peer, where in peers.items():
         norm = norm_gb_s(own, links[peer]) if peer in links else 0.0
         if not norm:
-            said[peer] = "not measured: no NVLink that NVML knows joins them"
+            rates[peer] = "not measured: no NVLink that NVML knows joins them"
         elif not torch.cuda.can_device_access_peer(device, where):
-            said[peer] = "not measured: the driver grants no access to it"
+            rates[peer] = "not measured: the driver grants no access to it"
         else:
             try:
                 copies[peer] = peer_copies(device, where)
             except torch.OutOfMemoryError:
-                said[peer] = "not measured: no memory was free"
+                rates[peer] = "not measured: no memory was free"
                 continue
-            said[peer] = {"to": copies[peer].to, "from": copies[peer].back, "norm": round(norm, 2)}
+            rates[peer] = {"to": copies[peer].to, "from": copies[peer].back, "norm": round(norm, 2)}
     counts = {"links": len(own.ends), "down": own.ends.count(DOWN), "link_gb_s": own.link_gb_s}
-    return {**counts, "gb_s": said or "not measured: no peer visible"}, copies
+    return {**counts, "gb_s": rates or "not measured: no peer visible"}, copies
 
 
 def tested(
@@ -176,28 +176,28 @@ def tested(
     `peers`: the other visible GPUs, by uuid.
     """
     began = time.monotonic()
-    said: dict[str, Any] = {"device": str(device), **_name(device)}
+    result: dict[str, Any] = {"device": str(device), **_name(device)}
     wrong: list[str] = []
     links, unread = _links(device)
-    uuid = said.get("uuid", "")
+    uuid = result.get("uuid", "")
     try:
         if device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True
-        said["wrong_products"] = wrong_products(device, seconds, size=SIZE if device.type == "cuda" else _HOSTS_SIZE)
-        said["wrong_words"] = wrong_words(device, _memory_bytes(device, memory_share))
-        said["copy_gb_s"] = copy_gb_s(device)
+        result["wrong_products"] = wrong_products(device, seconds, size=SIZE if device.type == "cuda" else _HOSTS_SIZE)
+        result["wrong_words"] = wrong_words(device, _memory_bytes(device, memory_share))
+        result["copy_gb_s"] = copy_gb_s(device)
         if least_gb_s is None:
             least_gb_s = _OF_THE_LINK * links[uuid].pcie_gb_s if uuid in links else 0.0
-        said["least_gb_s"] = round(least_gb_s, 2)
-        wrong += [f"{count} wrong elements in {of}" for of, count in said["wrong_products"].items() if count]
-        wrong += [f"{count} wrong words in memory" for count in (said["wrong_words"],) if count]
-        slowest = min(said["copy_gb_s"].values())
+        result["least_gb_s"] = round(least_gb_s, 2)
+        wrong += [f"{count} wrong elements in {of}" for of, count in result["wrong_products"].items() if count]
+        wrong += [f"{count} wrong words in memory" for count in (result["wrong_words"],) if count]
+        slowest = min(result["copy_gb_s"].values())
         wrong += [f"{slowest} GB/s to or from the host"] if slowest < least_gb_s else []
-        said["nvlink"], copies = (unread, {}) if unread else nvlink_copies(device, uuid, peers, links)
+        result["nvlink"], copies = (unread, {}) if unread else nvlink_copies(device, uuid, peers, links)
         wrong += faults(links, uuid, copies) if uuid in links else []
     except RuntimeError as error:
         wrong.append(str(error).splitlines()[0][:300])
-    return {"passed": not wrong, "wrong": wrong, **said, "seconds": round(time.monotonic() - began, 1)}
+    return {"passed": not wrong, "wrong": wrong, **result, "seconds": round(time.monotonic() - began, 1)}
 
 
 def _links(device: torch.device) -> tuple[dict[str, Links], str]:

@@ -155,8 +155,8 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     if kind is str and isinstance(value, str):
         return value
-    words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
-    raise BadConfig(f"{where}: expected {words[kind]}, got {_shown(value)}")
+    expected = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
+    raise BadConfig(f"{where}: expected {expected[kind]}, got {_shown(value)}")
 
 
 def _check_limits(f: Field[Any], value: Any, where: str) -> None:

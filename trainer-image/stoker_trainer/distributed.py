@@ -141,7 +141,7 @@ class Ranks:
 
 @contextmanager
 def peers_named(doing: str) -> Iterator[None]:
-    """torch reports a dead peer as RuntimeError with the backend's words; a time-out likewise."""
+    """torch reports a dead peer as RuntimeError with the backend's message; a time-out likewise."""
     try:
         yield
     except RuntimeError as error:

@@ -23,7 +23,7 @@ from .training import check_metrics, rows_of_epoch
 _STATE_BYTES = {"adamw": 16, "sgd": 12, "muon": 12}  # per parameter: weight, gradient, what the optimizer keeps; fp32
 
 
-def show(config: TrainerConfig, text: str, say: Callable[[str], object]) -> None:
+def show(config: TrainerConfig, text: str, out: Callable[[str], object]) -> None:
     """Raises: BadConfig where the data is missing or the target's metric is unknown."""
     module, settings = importlib.import_module(RECIPES[config.recipe].module), config.config
     source: Source = module.load(settings, torch.device("cpu"))
@@ -35,22 +35,22 @@ def show(config: TrainerConfig, text: str, say: Callable[[str], object]) -> None
     kept = _kept_of_one_sample(recipe, source)
     steps = settings.total_steps(rows_of_epoch(recipe.net, source.train_rows, settings.batch_size))
     steps = min(steps, config.stop.max_steps or steps)
-    say(json.dumps(json.loads(text), indent=1))
-    say(source.words)
-    say(f"parameters: {parameters:,}")
-    say(f"steps: {steps:,} of {settings.batch_size:,} samples")
+    out(json.dumps(json.loads(text), indent=1))
+    out(source.words)
+    out(f"parameters: {parameters:,}")
+    out(f"steps: {steps:,} of {settings.batch_size:,} samples")
     kept_for_good = sum(_state_bytes(settings.optimizer, name, p, recipe) for name, p in recipe.net.named_parameters())
-    say(f"memory: {_size(kept_for_good)} for weights, gradients and optimizer;")
-    say(f"  about {_size(kept)} of activations per sample of the micro-batch, in fp32")
+    out(f"memory: {_size(kept_for_good)} for weights, gradients and optimizer;")
+    out(f"  about {_size(kept)} of activations per sample of the micro-batch, in fp32")
     if settings.batch == "auto":
-        say("micro-batch: found by trials at the start, at most a rank's whole share")
+        out("micro-batch: found by trials at the start, at most a rank's whole share")
     rule = settings.optimizer
     if rule.lr == "find":
         count = range_steps(steps)
-        say(f"learning rate: found by {count} steps of {rule.base_batch or settings.batch_size:,} samples at the start")
+        out(f"learning rate: found by {count} steps of {rule.base_batch or settings.batch_size:,} samples at the start")
     elif settings.rate_factor != 1:
-        say(f"learning rate: {rule.learning_rate * settings.rate_factor:.3g}, scaled from {rule.base_batch:,} samples")
-    say(f"FLOPs: {flops:.3g} per sample forward and backward, {flops * settings.batch_size:.3g} per step")
+        out(f"learning rate: {rule.learning_rate * settings.rate_factor:.3g}, scaled from {rule.base_batch:,} samples")
+    out(f"FLOPs: {flops:.3g} per sample forward and backward, {flops * settings.batch_size:.3g} per step")
 
 
 def _state_bytes(rule: Optimizer, name: str, parameter: torch.Tensor, recipe: Recipe) -> int:

@@ -15,7 +15,7 @@ STALLED = 78
 DEVICE_UNAVAILABLE = 79
 
 
-_WORDS = (
+_MESSAGES = (
     "can't allocate memory",
     "STATUS_ALLOC_FAILED",
     "out of memory",
@@ -26,7 +26,7 @@ _WORDS = (
 def out_of_memory(error: BaseException) -> bool:
     """Of host or device: torch.OutOfMemoryError, or what its CPU allocator and libraries raise instead."""
     if isinstance(error, RuntimeError):
-        return type(error).__name__ == "OutOfMemoryError" or any(words in str(error) for words in _WORDS)
+        return type(error).__name__ == "OutOfMemoryError" or any(message in str(error) for message in _MESSAGES)
     return isinstance(error, MemoryError)
 
 

@@ -42,7 +42,7 @@ class Fence:
                 highest = _highest_claim(folder)
                 fence = Fence(folder, (highest or 0) + 1 if attempt is None else attempt)
                 if highest is not None and highest > fence.attempt:
-                    raise Superseded(fence._words(highest))
+                    raise Superseded(fence._refusal(highest))
                 (folder / _CLAIMS / f"{fence.attempt:08d}").touch()
         except OSError as error:
             raise TrainerError(f"STOKER_CHECKPOINT_DIR: {folder} can't be written: {error}") from None
@@ -57,10 +57,10 @@ class Fence:
         with _locked(self._folder, LOCK_WAIT_S):
             highest = _highest_claim(self._folder)
             if highest is None or highest > self.attempt:
-                raise Superseded(self._words(highest))
+                raise Superseded(self._refusal(highest))
             yield
 
-    def _words(self, highest: int | None) -> str:
+    def _refusal(self, highest: int | None) -> str:
         what = "the claims are gone" if highest is None else f"attempt {highest} has claimed it"
         return f"attempt {self.attempt} may not publish in {self._folder}: {what}"
 

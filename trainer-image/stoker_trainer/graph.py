@@ -77,8 +77,8 @@ class StepGraph:
 
     def give_up(self, error: BaseException) -> None:
         self._off = True
-        said = " ".join(str(error).split())[:300]
-        log.warning("cudaGraph: steps run kernel by kernel from here on, since one could not be recorded: %s", said)
+        reason = " ".join(str(error).split())[:300]
+        log.warning("cudaGraph: steps run kernel by kernel from here on, since one could not be recorded: %s", reason)
 
     def step(self, body: Body, rows_B: torch.Tensor, epoch: int, rate: float, average_share: Rate) -> Outputs:
         """Runs `body` on these inputs, recorded or not. Raises: RuntimeError where it can't be recorded."""

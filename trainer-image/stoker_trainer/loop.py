@@ -1,6 +1,6 @@
 """Owns the course of a training: steps, evaluations, saves, and every way it ends. Called by `main` on each rank.
 
-Every rank runs this same loop and takes each turn by what the vote said or by numbers all ranks share, so collectives
+Every rank runs this same loop and takes each turn by the vote's result or by numbers all ranks share, so collectives
 always meet. Order of a turn: evaluation that is due (also one that a stop put off), the end, one step, then the vote's
 consequences. A checkpoint therefore always lies between two steps.
 """
@@ -64,7 +64,9 @@ class Loop:
             vote = self._step()
             if vote.stop:
                 self._save()
-                raise Stopped(f"stopped on request after step {t.cursor.step}; {self._saved_words()}")
+                at = self._keeper.step
+                saved = "no checkpoint was written" if at is None else f"the newest checkpoint is of step {at}"
+                raise Stopped(f"stopped on request after step {t.cursor.step}; {saved}")
             if vote.save:
                 self._save()
         self._save()
@@ -177,8 +179,3 @@ class Loop:
         seconds, self._mark = now - self._mark, now
         self._t.tally.seconds += seconds
         return seconds
-
-    def _saved_words(self) -> str:
-        if self._keeper.step is None:
-            return "no checkpoint was written"
-        return f"the newest checkpoint is of step {self._keeper.step}"

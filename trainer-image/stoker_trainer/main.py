@@ -150,7 +150,7 @@ def _run(
             log.info("begins with %s", keeper.taken_over)
             ledger.take_over(Spent(training.cursor.step, training.tally.samples, training.tally.seconds))
         report = Report(training, keeper, ledger, progress, _metrics(env, config), _board(env, training))
-        _say_start(training, resumed, checkpoints)
+        _log_start(training, resumed, checkpoints)
     ranks.vote(Vote())  # all ranks are here: from now on a stop is agreed by vote
     stop.begin_training()
     report.publish()
@@ -166,12 +166,12 @@ def _run(
         if results is not None:
             report.weights = str(results.final(report.summary()))
         report.publish()
-        _say_end(training)
+        _log_end(training)
     ranks.leave()
     watchdog.stop()
 
 
-def _say_start(training: Training, resumed: bool, checkpoints: Path | None) -> None:
+def _log_start(training: Training, resumed: bool, checkpoints: Path | None) -> None:
     t, recipe = training, training.config.config
     log.info("%s", t.data.words)
     log.info(
@@ -189,8 +189,8 @@ def _say_start(training: Training, resumed: bool, checkpoints: Path | None) -> N
         log.info("STOKER_CHECKPOINT_DIR is not set: nothing is saved, and a stop loses all")
 
 
-def _say_end(training: Training) -> None:
-    from .report import metric_words
+def _log_end(training: Training) -> None:
+    from .report import metrics_text
 
     t = training.tally
     target = training.config.stop.target
@@ -202,7 +202,7 @@ def _say_end(training: Training) -> None:
     log.info(
         "done: step %d, %s, %.1f s%s",
         training.cursor.step,
-        metric_words(t.metrics),
+        metrics_text(t.metrics),
         t.seconds,
         reached,
     )

@@ -109,9 +109,9 @@ _DENSE_TFLOPS = {  # datasheets: 16 bits, TF32, fp32, without sparsity
 def datasheet_flops(gpu: str, precision: str) -> float | None:
     """The peak of a GPU by its name, in operations a second (of fp8: that of 16 bits); None where it is not known."""
     column = {"tf32": 1, "fp32": 2}.get(precision, 0)
-    words = gpu.replace("-", " ").split()
+    parts = gpu.replace("-", " ").split()
     for name, peaks in _DENSE_TFLOPS.items():
-        if all(word in words for word in name.split()):
+        if all(part in parts for part in name.split()):
             return peaks[column] * 1e12
     return None
 

@@ -60,7 +60,7 @@ def of(
     classes: list[str],
     is_test: NDArray[np.bool_] | None = None,
 ) -> Packed:
-    """These images, split (unless `is_test` says which rows test) and measured.
+    """These images, split (unless `is_test` message which rows test) and measured.
 
     Raises: BadConfig where a side is empty.
     """
@@ -124,9 +124,9 @@ def _folder(folder: Path) -> Packed:
 def _check(packed: Packed) -> None:
     """Raises: ValueError, TypeError where the parts do not fit each other."""
 
-    def must(holds: Any, says: str) -> None:
+    def must(holds: Any, message: str) -> None:
         if not holds:
-            raise ValueError(says)
+            raise ValueError(message)
 
     images = packed.images
     must(

@@ -53,7 +53,7 @@ class _Found:
 
 
 def prepare(source: Path, out: Path, size: int | None) -> str:
-    """Packs the images of `source` into the new folder `out`; what was packed, in words.
+    """Packs the images of `source` into the new folder `out`; what was packed, as text.
 
     Raises: BadConfig where there is nothing to pack, `out` holds something or the disk is too small.
     """

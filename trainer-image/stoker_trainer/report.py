@@ -1,7 +1,7 @@
 """Owns what the outside sees of a training: progress file, log lines, ledger, `/metrics`, TensorBoard. Called by the
 loop on rank 0 (others have `Silent`).
 
-Failing to report never stops training: a full disk or a taken port is said once and left. The device is read here and
+Failing to report never stops training: a full disk or a taken port is logged once and left. The device is read here and
 at most once a second, never per step.
 """
 
@@ -64,7 +64,7 @@ class Report(Silent):
         self._window_samples, self._window_s, self._speed = 0, 0.0, 0.0
         self._samples, self._step_s = 0, 0.0
         self._skipped = self._exported_skips = training.scaler.skipped()
-        flops, gpu = flops_of_sample(training.recipe, training.data, training.device), _device_words(training)
+        flops, gpu = flops_of_sample(training.recipe, training.data, training.device), _device_name(training)
         world, precision = training.ranks.world, training.precision
         peaks = {"datasheet": datasheet_flops(gpu, precision), "measured": product_flops(precision, training.device)}
         if training.device.type == "cuda":
@@ -114,7 +114,7 @@ class Report(Silent):
             t.cursor.step,
             t.total_steps,
             t.loss.item(),
-            metric_words(t.tally.metrics),
+            metrics_text(t.tally.metrics),
             self._samples / self._step_s if self._step_s else 0.0,
         )
         self.publish()
@@ -192,7 +192,7 @@ class Report(Silent):
             "testRows": t.data.test_rows,
             **t.data.facts,
             "weights": self.weights,
-            "device": _device_words(t),
+            "device": _device_name(t),
             "precision": t.precision,
             "worldSize": t.ranks.world,
             "microBatch": t.micro_batch,
@@ -282,18 +282,18 @@ class Report(Silent):
             m.with_labels(m.samples_per_joule, source="nvml").set(t.tally.samples / t.tally.joules)
 
 
-def metric_words(metrics: Mapping[str, float]) -> str:
+def metrics_text(metrics: Mapping[str, float]) -> str:
     """'accuracy 97.18 %  test loss 0.1042'."""
     shown = {"accuracy": "accuracy {:.2%}", "loss": "test loss {:.4f}"}
-    words = (shown.get(name, name + " {:.4g}").format(value) for name, value in metrics.items())
-    return "  ".join(words).replace("%", " %")
+    parts = (shown.get(name, name + " {:.4g}").format(value) for name, value in metrics.items())
+    return "  ".join(parts).replace("%", " %")
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def _device_words(training: Training) -> str:
+def _device_name(training: Training) -> str:
     if training.device.type != "cuda":
         return "cpu"
     return str(torch.cuda.get_device_name(training.device))

@@ -181,8 +181,8 @@ def device_for(env: Mapping[str, str], place: Place) -> torch.device:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        said = " ".join(str(error).split())[:300]
-        raise DeviceUnavailable(f"GPU {place.local_rank} does not answer: {said}") from None
+        reason = " ".join(str(error).split())[:300]
+        raise DeviceUnavailable(f"GPU {place.local_rank} does not answer: {reason}") from None
     return device
 
 

@@ -1,5 +1,5 @@
-"""Owns trials of a micro-batch: each is a fresh process that runs a few steps of it and says what they took. Called by
-`tune`.
+"""Owns trials of a micro-batch: each is a fresh process that runs a few steps of it and reports what they took. Called
+by `tune`.
 
 Fresh, since what a trial leaves in an allocator changes the next one's answer. Importing torch costs seconds, so one
 server (`python -m stoker_trainer.trials`) imports it and forks every trial before anything of CUDA begins. A trial may
@@ -66,16 +66,16 @@ class Server:
         Raises: TrialFailed for any other fault.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
-        said = b""
+        line = b""
         try:
             self._process.stdin.write(json.dumps({"config": self._config, "micro": micro}).encode() + b"\n")
             self._process.stdin.flush()
-            said = self._process.stdout.readline() if _readable(self._process.stdout, 2 * TRIAL_S) else b""
+            line = self._process.stdout.readline() if _readable(self._process.stdout, 2 * TRIAL_S) else b""
         except OSError:
             pass
-        if not said:
+        if not line:
             raise TrialFailed("the process that runs the trials has ended or does not answer")
-        answer = json.loads(said)
+        answer = json.loads(line)
         self.cpu_s = answer["cpuS"]
         if "error" in answer:
             raise TrialFailed(answer["error"])
@@ -118,10 +118,10 @@ def _forked(config: str, micro: int) -> dict[str, Any]:
     if read_end not in ready:  # the rank that asked is gone
         os.kill(pid, signal.SIGKILL)
     with os.fdopen(read_end, "rb") as answer:
-        said = answer.read()
+        data = answer.read()
     _, status = os.waitpid(pid, 0)
-    if said:
-        return dict(json.loads(said))
+    if data:
+        return dict(json.loads(data))
     # Killed: a machine without memory ends a process so. By the alarm: too slow to be of use.
     return {"speed": None} if os.WIFSIGNALED(status) else {"error": f"a trial ended with exit code {status >> 8}"}
 
@@ -131,7 +131,7 @@ def _answer(config: str, micro: int) -> dict[str, Any]:
 
     try:
         return {"speed": measured(config, micro, os.environ)}
-    except Exception as error:  # noqa: BLE001  (the edge: the rank that asked says it)
+    except Exception as error:  # noqa: BLE001  (the edge: the rank that asked reports it)
         full = isinstance(error, OutOfMemory) or out_of_memory(error)
         return {"speed": None} if full else {"error": f"{type(error).__name__}: {error}"[:1000]}
 

@@ -1,7 +1,7 @@
 """Whether this worker is still wanted: asked of the api, and read from its other answers.
 
 A node that is cut off from the cluster, or whose kubelet died, stops no process; its worker would compute beside the
-job's next attempt. Owns how often is asked and which answer means stop: only a 200 that says so in as many words.
+job's next attempt. Owns how often is asked and which answer means stop: only a 200 that says so explicitly.
 The same answers name the sessions (`stoker exec`) that users have asked for, and say that the gang is stalled.
 Never stops anything itself and knows no thread: `reporting` calls.
 """
@@ -25,14 +25,14 @@ ASK_MAX_S = 30.0
 ASK_SHARE = 50
 """An answer takes a fiftieth of the pause at most, up to `ASK_MAX_S`: a busy api is asked less often."""
 ASK_UNKNOWN_S = 300.0
-"""Where the api knows no such question: an older one, which may be replaced while the worker runs."""
+"""Where the api has no such endpoint: an older one, which may be replaced while the worker runs."""
 MOST_STALL_S = 60.0
 _WHY_CHARS = 300
 _SESSIONS = 64
 
 
 class AliveLane:
-    """Asks unless another answer has just said it."""
+    """Asks unless another answer has just brought it."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class AliveLane:
     ) -> None:
         """`on_stop` gets the reason, once; `on_sessions` the ids of sessions, as often as the api names them.
 
-        `on_stall` gets in how many seconds the gang's ranks are to be ended, for they make no progress, and the words
-        for it, as often as the api says so.
+        `on_stall` gets in how many seconds the gang's ranks are to be ended, for they make no progress, and the
+        message, as often as the api says so.
         """
         self._body = render_json(who(launch)).encode()
         self._on_stop = on_stop
@@ -66,27 +66,27 @@ class AliveLane:
         answer = link.post(ALIVE_PATH, self._body, "application/json")
         if answer.status in (404, 405):
             self._wait(ASK_UNKNOWN_S)
-        elif not self.hear(answer, time.monotonic() - began):
+        elif not self.take(answer, time.monotonic() - began):
             raise Refused(answer.status, answer.retry_after_s)
 
-    def hear(self, answer: Answer, took_s: float) -> bool:
-        """Take an answer of the api, to whatever; whether it says if the worker is to stop."""
-        said = document(answer) if answer.status == 200 else {}
-        stop = said.get("stop")
+    def take(self, answer: Answer, took_s: float) -> bool:
+        """Take an answer of the api to any request; whether it says if the worker is to stop."""
+        orders = document(answer) if answer.status == 200 else {}
+        stop = orders.get("stop")
         if not isinstance(stop, bool):
             return False
         self._wait(min(ASK_MAX_S, max(ASK_EVERY_S, ASK_SHARE * took_s)))
-        stalled = said.get("stalled")
+        stalled = orders.get("stalled")
         if isinstance(stalled, dict) and self._on_stall is not None:
             in_s = stalled.get("inS")
             if isinstance(in_s, (int, float)):
                 self._on_stall(min(MOST_STALL_S, max(0.0, float(in_s))), _sentence(stalled.get("why")))
         if stop and not self._stopped and self._on_stop is not None:
             self._stopped = True
-            self._on_stop(_sentence(said.get("why")))
-        asked = said.get("sessions")
-        if isinstance(asked, list) and self._on_sessions is not None:
-            ids = [one for one in asked[:_SESSIONS] if isinstance(one, str)]
+            self._on_stop(_sentence(orders.get("why")))
+        sessions = orders.get("sessions")
+        if isinstance(sessions, list) and self._on_sessions is not None:
+            ids = [one for one in sessions[:_SESSIONS] if isinstance(one, str)]
             if ids:
                 self._on_sessions(ids)
         return True
@@ -118,6 +118,6 @@ def document(answer: Answer) -> dict[str, Any]:
 
 
 def _sentence(why: object) -> str:
-    """One line for the log, whatever the api said."""
+    """One line for the log, whatever the api sent."""
     text = why if isinstance(why, str) else ""
     return "".join(c if c.isprintable() else " " for c in text[:_WHY_CHARS]).strip() or "it gave no reason"

@@ -16,7 +16,7 @@ class BoundedLog(Log):
     """`Log` of at most `limit_bytes` and twice what is newest. The training never waits."""
 
     def __init__(self, path: str, limit_bytes: int, why: str) -> None:
-        """`why`: what is said of output that is missing."""
+        """`why`: the reason given for output that is missing."""
         super().__init__(path)
         self.path = path
         self._limit = limit_bytes
@@ -40,10 +40,10 @@ class BoundedLog(Log):
         return self.size()
 
     def at_limit(self) -> None:
-        """Say in the file that it takes no more, for those who follow it."""
+        """Write to the file that it takes no more, for those who follow it."""
         text = "[stoker] %s: the newest output follows when the worker ends\n" % self._missing_why
         Log.write(self, text.encode() if self.at_line_start else b"\n" + text.encode())
-        self.speaker = -1
+        self.unfinished_rank = -1
 
     def finish(self) -> None:
         self._resume()

@@ -76,7 +76,7 @@ class Ending:
         """The kernel has killed a process of ours for lack of memory; it counts before the first failure only."""
         self._memory_killed = self._memory_killed or not self.failed
 
-    def stop_asked(self) -> None:
+    def stop_requested(self) -> None:
         """A stop counts as requested only before the first rank ended: later it explains nothing."""
         self._stop_requested = self._stop_requested or not (self._ranks or self.reached)
 

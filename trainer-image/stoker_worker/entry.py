@@ -108,16 +108,16 @@ def _first_file(folder: str) -> str:
     return ""
 
 
-def _compose(words: list[str], stop_requests: list[int]) -> PodOrder:
+def _compose(arguments: list[str], stop_requests: list[int]) -> PodOrder:
     from .pod import NotAPod, compose
 
-    if words[:1] == ["--stop"]:  # it came before we were there to hear it
+    if arguments[:1] == ["--stop"]:  # it came before we could catch it
         stop_requests.append(_signal.SIGTERM)
-        words = words[1:]
-    if words[:1] != ["--"] or len(words) < 2:
+        arguments = arguments[1:]
+    if arguments[:1] != ["--"] or len(arguments) < 2:
         _leave("usage: worker.pyz --pod -- <command> [argument ...]")
     try:
-        return compose(os.environ, words[1:])
+        return compose(os.environ, arguments[1:])
     except NotAPod as error:
         _leave(str(error))
     except OSError as error:

@@ -225,10 +225,10 @@ class Exec:
 
 
 def command_of(request: dict[str, Any], env: dict[str, str], working_dir: str) -> Command:
-    """What is to be run: the request's words, or the worker's shell. Raises: ValueError, CannotFork."""
+    """What is to be run: the request's arguments, or the worker's shell. Raises: ValueError, CannotFork."""
     argv = request.get("argv") or []
-    if not isinstance(argv, list) or not all(isinstance(word, str) and "\0" not in word for word in argv):
-        raise ValueError("argv must be a list of words")
+    if not isinstance(argv, list) or not all(isinstance(one, str) and "\0" not in one for one in argv):
+        raise ValueError("argv must be a list of strings")
     if argv and not argv[0]:
         raise ValueError("argv names no program")
     env = dict(env)

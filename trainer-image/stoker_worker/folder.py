@@ -32,7 +32,7 @@ ENVIRONMENT_FILE = "environment.json"
 """Where the job's own packages were installed."""
 
 EXIT_RESERVE_BYTES = 8192
-"""Kept free on the disk from the start, so that a worker on a full disk can still say how it ended."""
+"""Kept free on the disk from the start, so that a worker on a full disk can still report how it ended."""
 
 PROGRESS_MAX_BYTES = 65_536
 
@@ -145,7 +145,7 @@ def write_exit(folder: str, record: dict[str, Any]) -> bool:
 
 
 def write_termination(path: str, record: dict[str, Any]) -> bool:
-    """Leave the exit record where the kubelet takes a container's last words from; whether it did."""
+    """Write the exit record as the container's termination message; whether that worked."""
     data = termination_message(record)
     try:
         # The kubelet's own file, mounted by itself: it can't be replaced, only written.

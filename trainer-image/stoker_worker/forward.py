@@ -113,7 +113,7 @@ class Forward:
     def _open(self, number: int) -> None:
         connection = _Connection(number)
         if len(self._by_number) >= MOST:
-            self._tell(RESET, number, b"%d connections are open, the most there may be" % MOST)
+            self._send_frame(RESET, number, b"%d connections are open, the most there may be" % MOST)
             return
         self._by_number[number] = connection
         self._dial(connection, "")
@@ -160,10 +160,10 @@ class Forward:
             self._reset(connection, error.strerror or str(error))
             return
         if data:
-            self._tell(DATA, connection.number, data)
+            self._send_frame(DATA, connection.number, data)
             return
         connection.our_end = True
-        self._tell(END, connection.number)
+        self._send_frame(END, connection.number)
         self._forget_if_over(connection)
 
     def _write(self, connection: _Connection) -> None:
@@ -188,7 +188,7 @@ class Forward:
             self._forget(connection)
 
     def _reset(self, connection: _Connection, why: str) -> None:
-        self._tell(RESET, connection.number, why.encode())
+        self._send_frame(RESET, connection.number, why.encode())
         self._forget(connection, abort=True)
 
     def _forget(self, connection: _Connection, abort: bool = False) -> None:
@@ -207,5 +207,5 @@ class Forward:
                 pass
         sock.close()
 
-    def _tell(self, kind: int, number: int, data: bytes = b"") -> None:
+    def _send_frame(self, kind: int, number: int, data: bytes = b"") -> None:
         self._send(bytes((kind,)) + number.to_bytes(4, "big") + data)

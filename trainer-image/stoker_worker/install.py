@@ -27,7 +27,7 @@ _MOST_BYTES = 8 << 20
 """Of a list of packages."""
 _MOST_INCLUDED = 32
 
-_ASK = """
+_PRINT_FACTS = """
 import importlib.util, json, os, platform, sys, sysconfig
 own = [path for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} if path]
 places = own + [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
@@ -63,10 +63,10 @@ def main(argv: list[str]) -> int:
     try:
         place = Installation(folder + "/" + CODE_FOLDER, name, root or folder + "/environments", limit).run()
     except CannotInstall as error:
-        _say("can't install %s: %s" % (name, error))
+        _log("can't install %s: %s" % (name, error))
         return 1
     except OSError as error:
-        _say("can't install %s: %s: %s" % (name, error.filename, error.strerror or error))
+        _log("can't install %s: %s: %s" % (name, error.filename, error.strerror or error))
         return 1
     replace_file(folder, ENVIRONMENT_FILE, json.dumps({"path": place}).encode())
     return 0
@@ -98,14 +98,14 @@ class Installation:
                 found = self._kept.find(key)
                 if found is None:
                     return self._make(key, facts)
-        _say("environment: %s, installed before" % self._name)
+        _log("environment: %s, installed before" % self._name)
         return found
 
     def _wait(self) -> None:
         if time.monotonic() >= self._deadline:
             raise CannotInstall("another worker has been at it for %g minutes" % (TIMEOUT_S / 60))
         if not self._waited:
-            _say("environment: another worker is installing %s" % self._name)
+            _log("environment: another worker is installing %s" % self._name)
         self._waited = True
 
     def _contents(self) -> list[bytes]:
@@ -138,15 +138,15 @@ class Installation:
         if python is None:
             raise CannotInstall("there is no python in PATH (%s)" % self._env.get("PATH", ""))
         try:
-            said = subprocess.run(
-                [python, "-c", _ASK],
+            output = subprocess.run(
+                [python, "-c", _PRINT_FACTS],
                 env=self._env,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 timeout=60,
             ).stdout
-            facts: dict[str, object] = json.loads(said)
+            facts: dict[str, object] = json.loads(output)
         except (ValueError, subprocess.TimeoutExpired):
             raise CannotInstall("%s does not say which Python it is" % python) from None
         return facts
@@ -158,7 +158,7 @@ class Installation:
         self._kept.remove_unused()
         place = self._kept.new_place(key)
         began = time.monotonic()
-        _say("environment: installing %s" % self._name)
+        _log("environment: installing %s" % self._name)
         try:
             if os.path.basename(self._name) == "uv.lock":
                 self._sync(place, facts)
@@ -173,8 +173,8 @@ class Installation:
                     raise CannotInstall("%s/%s is in the way" % (self._kept.root, key)) from None
                 return other
             raise
-        said = "kept for the project's later jobs" if os.environ.get("STOKER_ENVIRONMENTS_DIR") else "for this worker"
-        _say("environment: installed in %.0f s, %s" % (time.monotonic() - began, said))
+        scope = "kept for the project's later jobs" if os.environ.get("STOKER_ENVIRONMENTS_DIR") else "for this worker"
+        _log("environment: installed in %.0f s, %s" % (time.monotonic() - began, scope))
         return place
 
     def _sync(self, place: str, facts: dict[str, object]) -> None:
@@ -184,9 +184,9 @@ class Installation:
                 "that takes uv, which is not there; add it to the image, or write the lock as requirements.txt: "
                 "uv export --frozen --no-emit-project > requirements.txt"
             )
-        words = ["sync", "--frozen", "--no-install-project", "--no-install-workspace", "--python"]
+        options = ["sync", "--frozen", "--no-install-project", "--no-install-workspace", "--python"]
         self._env["UV_PROJECT_ENVIRONMENT"] = place
-        self._call([uv, *words, str(facts["executable"])], os.path.dirname(self._file))
+        self._call([uv, *options, str(facts["executable"])], os.path.dirname(self._file))
 
     def _install(self, place: str, facts: dict[str, object]) -> None:
         """By pip, which leaves alone what the image has; by uv where there is no pip."""
@@ -195,31 +195,31 @@ class Installation:
         if facts["pip"]:
             self._call([python, "-m", "venv", "--without-pip", "--system-site-packages", place], "/")
             self._add_parents(own, facts)
-            words = [python, "-m", "pip", "--python", own, "install", "-r", self._file]
+            argv = [python, "-m", "pip", "--python", own, "install", "-r", self._file]
         else:
             uv = self._which("uv")
             if uv is None:
                 raise CannotInstall("%s has no pip, and there is no uv" % python)
             self._call([uv, "venv", "--system-site-packages", "--python", python, place], "/")
             self._add_parents(own, facts)
-            words = [uv, "pip", "install", "--python", own, "-r", self._file]
-        self._call(words, self._code)
+            argv = [uv, "pip", "install", "--python", own, "-r", self._file]
+        self._call(argv, self._code)
 
     def _add_parents(self, own: str, facts: dict[str, object]) -> None:
         """Upon a virtual environment: a new one would leave it out, and see the Python below it."""
         parents = facts["own"]
         if isinstance(parents, list) and parents:
             script = "import sysconfig; print(sysconfig.get_path('purelib'))"
-            said = subprocess.run(
+            output = subprocess.run(
                 [own, "-c", script], env=self._env, cwd="/", stdout=subprocess.PIPE, check=True
             ).stdout
-            with open(os.path.join(said.decode().strip(), "_stoker_parents.pth"), "w") as file:
+            with open(os.path.join(output.decode().strip(), "_stoker_parents.pth"), "w") as file:
                 file.write("".join("import site; site.addsitedir(%r)\n" % str(path) for path in parents))
 
-    def _call(self, words: list[str], folder: str) -> None:
+    def _call(self, argv: list[str], folder: str) -> None:
         """Run it with its output in the log. Raises: CannotInstall."""
         child = subprocess.Popen(
-            words, env=self._env, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            argv, env=self._env, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         late = threading.Timer(max(0.0, self._deadline - time.monotonic()), child.kill)
         late.start()
@@ -234,10 +234,10 @@ class Installation:
         if code and time.monotonic() >= self._deadline:
             raise CannotInstall("it took over %g minutes" % (TIMEOUT_S / 60))
         if code:
-            raise CannotInstall(_explained("pip" if "-m" in words else os.path.basename(words[0]), code, "".join(tail)))
+            raise CannotInstall(_explained("pip" if "-m" in argv else os.path.basename(argv[0]), code, "".join(tail)))
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stdout.write("[stoker] %s\n" % text)
     sys.stdout.flush()
 
@@ -259,12 +259,12 @@ def _read(path: str, name: str = "") -> bytes:
 def _explained(program: str, code: int, tail: str) -> str:
     """One line, the fact first."""
     errors = [line.strip() for line in tail.splitlines() if "error" in line.lower()] or tail.strip().splitlines()[-1:]
-    said = "".join(c if c.isprintable() else " " for c in (errors or [""])[-1])[:400]
+    error = "".join(c if c.isprintable() else " " for c in (errors or [""])[-1])[:400]
     if _BAD_HASH.search(tail):
-        return "a package is not the one of the list: its hash differs (%s)" % said
+        return "a package is not the one of the list: its hash differs (%s)" % error
     if _NO_NETWORK.search(tail):
         return (
             "the package index can't be reached, or does not have it: %s; name another by PIP_INDEX_URL or "
-            "UV_INDEX_URL (the job's env, or its runtime's), or bring the packages in the image" % said
+            "UV_INDEX_URL (the job's env, or its runtime's), or bring the packages in the image" % error
         )
-    return "%s exited with %d: %s" % (program, code, said)
+    return "%s exited with %d: %s" % (program, code, error)

@@ -45,8 +45,8 @@ class Installing:
             env["VIRTUAL_ENV"] = place
             env["PATH"] = place + "/bin:" + env.get("PATH", "/usr/local/bin:/usr/bin:/bin")
             return ""
-        said = self.output.last_line().replace("[stoker] ", "", 1)
-        return said or "%s could not be installed" % self._launch.requirements
+        message = self.output.last_line().replace("[stoker] ", "", 1)
+        return message or "%s could not be installed" % self._launch.requirements
 
     def _hold(self, place: str) -> bool:
         """Keep it from being removed, for as long as we live: what removes it asks for this lock."""

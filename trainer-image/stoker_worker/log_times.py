@@ -38,7 +38,7 @@ class LogTimes:
         os.close(self._fd)
 
     def due(self, now_s: float) -> bool:
-        """A record at this time says something new."""
+        """A record at this time adds something new."""
         spacing_s = SPACING_S if self._size < _FINE_BYTES else 10 * SPACING_S
         return now_s * 1000 >= self._last_ms + spacing_s * 1000 or self._last_ms < 0
 

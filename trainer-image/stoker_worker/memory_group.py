@@ -38,11 +38,11 @@ def own_group() -> str:
         for controller in controllers.split(",") if number != "0" else ("",):
             paths[controller] = path
     for line in _lines("/proc/self/mountinfo"):
-        words = line.split(" ")
-        root, place, kind = words[3], words[4], words[words.index("-") + 1]
+        fields = line.split(" ")
+        root, place, kind = fields[3], fields[4], fields[fields.index("-") + 1]
         if kind == "cgroup2":
             path = paths.get("", "")
-        elif kind == "cgroup" and "memory" in words[-1].split(","):
+        elif kind == "cgroup" and "memory" in fields[-1].split(","):
             path = paths.get("memory", "")
         else:
             continue
@@ -72,7 +72,7 @@ def peak_bytes(group: str) -> int | None:
 
 
 def _first(group: str, names: tuple[str, ...]) -> str:
-    """What the first of these files that is there says."""
+    """The contents of the first of these files that is there."""
     for name in names:
         lines = _lines(group + "/" + name)
         if lines:

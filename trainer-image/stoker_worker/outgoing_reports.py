@@ -61,10 +61,10 @@ class ProgressLane:
 class LogLane:
     """The log in chunks, each with its offset; the api's answers say where to go on."""
 
-    def __init__(self, spool: Spool, hear: Callable[[Answer, float], object] | None = None) -> None:
-        """`hear` gets every answer, and the seconds it took."""
+    def __init__(self, spool: Spool, on_answer: Callable[[Answer, float], object] | None = None) -> None:
+        """`on_answer` gets every answer, and the seconds it took."""
         self._spool = spool
-        self._hear = hear
+        self._on_answer = on_answer
         self._reader = SpoolReader(spool.path)
         self._offset = 0
         self._since: float | None = None
@@ -94,8 +94,8 @@ class LogLane:
         answer = link.post(path, data, "application/octet-stream")
         took_s = time.monotonic() - began
         self._gather_s = min(GATHER_MAX_S, max(GATHER_S, ANSWER_SHARE * took_s))
-        if self._hear is not None:
-            self._hear(answer, took_s)
+        if self._on_answer is not None:
+            self._on_answer(answer, took_s)
         wanted = _offset_in(answer) if answer.status in (200, 409) else None
         if wanted is None:
             raise Refused(answer.status, answer.retry_after_s)

@@ -33,7 +33,7 @@ class Log:
         self._lost = 0
         self._why = ""
         self.at_line_start = True
-        self.speaker = -1
+        self.unfinished_rank = -1
         """The rank whose unfinished line stands at the end of the file; -1: none."""
         self.times: LogTimes | None = None
         """Where it is noted when what was written."""
@@ -44,13 +44,13 @@ class Log:
 
     def write(self, data: bytes | memoryview) -> None:
         """Append `data`; what the disk refuses is counted as lost."""
-        if self._lost and not self.confess():
+        if self._lost and not self.report_loss():
             self._lost += len(data)
             return
         self._append(data)
 
-    def confess(self) -> bool:
-        """Say what was lost, if anything was and the disk takes it; whether writing works."""
+    def report_loss(self) -> bool:
+        """Write how much was lost, if anything was and the disk takes it; whether writing works."""
         if not self._lost:
             return True
         notice = b"[stoker] %d bytes of output are missing here: %s\n" % (self._lost, self._why.encode())
@@ -61,18 +61,18 @@ class Log:
         if self._lost:
             self._lost = lost
             return False
-        self.speaker = -1
+        self.unfinished_rank = -1
         return True
 
     def finish(self) -> None:
         """Nothing comes after this: write what can still be written."""
-        self.confess()
+        self.report_loss()
 
     def say(self, text: str) -> None:
         """A line of the supervisor's own."""
         data = b"[stoker] " + text.encode("utf-8", "replace") + b"\n"
         self.write(data if self.at_line_start else b"\n" + data)
-        self.speaker = -1
+        self.unfinished_rank = -1
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -211,9 +211,9 @@ class RankOutput:
             return
         ends = text.endswith(b"\n")
         body = (text[:-1] if ends else text).replace(b"\n", b"\n" + self._prefix) + (b"\n" if ends else b"")
-        if log.speaker != self.rank:
+        if log.unfinished_rank != self.rank:
             body = self._prefix + body
-            if log.speaker >= 0 and not log.at_line_start:
+            if log.unfinished_rank >= 0 and not log.at_line_start:
                 body = b"\n" + body  # another rank's line is unfinished: end it
-        log.speaker = -1 if ends else self.rank
+        log.unfinished_rank = -1 if ends else self.rank
         log.write(body)

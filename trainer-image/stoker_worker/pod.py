@@ -1,7 +1,7 @@
 """The worker's order in a pod: composed from the container's environment, which the operator rendered.
 
 Owns the names of `docs/worker-contract.md` ("In a pod"), the run's folder and the job's folders on its volume. Called
-once by the supervisor's `--pod` mode, before any process of the user's. Never talks to anybody.
+once by the supervisor's `--pod` mode, before any process of the user's. Never opens a connection.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PodOrder:
         self.folder = folder
         self.launch = launch
         self.refusal = refusal
-        """Why nothing can be started here; '': all is well."""
+        """Why nothing can be started here; '': it can."""
         self.termination_log = environ.get("STOKER_TERMINATION_LOG", TERMINATION_LOG)
         self.spool_bytes = _number(environ, "STOKER_LOG_SPOOL_BYTES", SPOOL_BYTES)
         self.termination_grace_s = _number(environ, "STOKER_TERMINATION_GRACE_SECONDS", 0)
@@ -152,7 +152,7 @@ def _per_gpu(environ: Mapping[str, str]) -> bool:
 
 
 def _gpu_uuids(environ: Mapping[str, str]) -> list[str]:
-    """The GPUs by the device plugin's word. An image's own `all` says nothing about what is ours."""
+    """The GPUs that the device plugin names. An image's own `all` does not name ours."""
     value = environ.get("NVIDIA_VISIBLE_DEVICES", "").strip()
     return [] if value in _NO_DEVICES else [part.strip() for part in value.split(",") if part.strip()]
 
@@ -195,15 +195,15 @@ def _cpu_milli(environ: Mapping[str, str]) -> int:
 def _cgroup_cpu_milli() -> int:
     """0: no limit. Source: the kernel's cgroup-v2.rst (cpu.max) and sched-bwc.rst (v1)."""
     for paths in (("/sys/fs/cgroup/cpu.max",), _V1_QUOTA):
-        words = []
+        fields = []
         for path in paths:
             try:
                 with open(path, encoding="ascii") as file:
-                    words += file.read().split()
+                    fields += file.read().split()
             except OSError:
                 break
-        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
-            return 1000 * int(words[0]) // int(words[1])
+        if len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit() and int(fields[1]):
+            return 1000 * int(fields[0]) // int(fields[1])
     return 0
 
 

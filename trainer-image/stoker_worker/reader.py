@@ -1,7 +1,7 @@
 """The process of the pod that reads a job's files after its end: asks the api for sessions and serves them.
 
-Owns the asking and when it is enough: with no session for `IDLE_S` it ends. Each session is a process of its own, as in
-a worker (`session`, `files_session`); the claim is mounted read-only. Called by `entry` as `--reader`.
+Owns how often to ask and when to stop: with no session for `IDLE_S` it ends. Each session is a process of its own, as
+in a worker (`session`, `files_session`); the claim is mounted read-only. Called by `entry` as `--reader`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ANSWER_BYTES = 65_536
 
 
 def main(environ: Mapping[str, str], stop_requests: list[int]) -> int:
-    """Serve until nothing is asked any more. Returns: the process's exit code."""
+    """Serve until no session has come for `IDLE_S`. Returns: the process's exit code."""
     folder = environ.get("STOKER_RUN_DIR") or RUN_DIR
     os.makedirs(folder, mode=0o700, exist_ok=True)
     target = report_target(environ, folder)
@@ -44,7 +44,7 @@ def main(environ: Mapping[str, str], stop_requests: list[int]) -> int:
     while not stop_requests:
         pause_s = ASK_EVERY_S
         try:
-            wanted = _ask(target)
+            wanted = _waiting_sessions(target)
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             sys.stderr.write("[stoker] the api can't be asked: %s\n" % (str(error) or type(error).__name__))
             wanted, pause_s = [], ASK_AFTER_FAILURE_S
@@ -62,7 +62,7 @@ def main(environ: Mapping[str, str], stop_requests: list[int]) -> int:
     return 0
 
 
-def _ask(target: dict[str, str]) -> list[str]:
+def _waiting_sessions(target: dict[str, str]) -> list[str]:
     """The ids of the sessions that wait for us. Raises: OSError, HTTPException, ValueError, KeyError."""
     connection = open_connection(target, TIMEOUT_S)
     try:
@@ -73,8 +73,8 @@ def _ask(target: dict[str, str]) -> list[str]:
         connection.close()
     if response.status != 200:
         raise ValueError("it answered %d" % response.status)
-    said = parse_json(data.decode("utf-8", "replace"))
-    ids = said.get("sessions") if isinstance(said, dict) else None
+    answer = parse_json(data.decode("utf-8", "replace"))
+    ids = answer.get("sessions") if isinstance(answer, dict) else None
     return [one for one in ids if isinstance(one, str)] if isinstance(ids, list) else []
 
 

@@ -1,6 +1,6 @@
 """A worker's reports while it lives and when it ends: its log, the copy on stdout, its progress; and what comes back.
 
-Owns the log, the copy's turn in the loop's poll and the reporter, which is started only when there is something to say.
+Owns the log, the copy's turn in the loop's poll and the reporter, started only when there is something to report.
 Never decides anything: the loop (`supervisor`) asks what the api wants. Used by the loop's thread alone, but for
 `_on_stop`, `_on_sessions` and `_on_stall`, which the reporter's calls.
 """
@@ -33,7 +33,7 @@ SHIPPING_PATIENCE_S = 5.0
 LAST_MIRROR_S = 2.0
 """How long stdout may take for what it has not taken yet."""
 KUBELET_MARGIN_S = 5.0
-"""What is kept of the time between the kubelet's SIGTERM and its SIGKILL for our own last words."""
+"""What is kept of the time between the kubelet's SIGTERM and its SIGKILL for our own last reports."""
 REPORT_EVERY_S = 1.0
 ASK_AFTER_S = 5.0
 """In a pod, from here on the api is asked whether to stop, also by a worker with nothing else to report."""
@@ -58,7 +58,7 @@ class ReporterSide:
         self.steps = Steps(folder)
         self._states: dict[str, Any] = {}
         """What is reported beside the newest progress, again and again: `held`, `stalled`."""
-        self._hears_stall = launch.stall_s > 0 and launch.worker > 0
+        self._learns_stall = launch.stall_s > 0 and launch.worker > 0
         self.stalled: tuple[float, str] | None = None
         """When the gang's ranks are to be ended for making no progress, by the monotonic clock, and why."""
         self._session_ids: list[str] = []
@@ -76,14 +76,14 @@ class ReporterSide:
     def turn(self, now: float) -> None:
         """After each wait of the loop."""
         if self.log.lossy:
-            self.log.confess()
+            self.log.report_loss()
         if self._spool is not None:
             self._mirror()
             if self._launch.report and self.log.size():
                 self._reporting().grown()
         if self._launch.report:
             self._report()
-            if (self._pod is not None or self._hears_stall) and now > self._ask_from:
+            if (self._pod is not None or self._learns_stall) and now > self._ask_from:
                 self._reporting()
         elif self._launch.stall_s > 0 or self._launch.target is not None:
             self.steps.look()
@@ -145,11 +145,11 @@ class ReporterSide:
 
     def _reporting(self) -> Reporter:
         if self._reporter is None:
-            from .reporting import Reporter  # http.client costs 40 ms: only for workers that have something to say
+            from .reporting import Reporter  # http.client costs 40 ms: only for workers that report
 
             # The node agent is beside its workers and stops them itself; the api of one machine leaves files.
             on_stop = None if self._pod is None else self._on_stop
-            on_stall = self._on_stall if self._hears_stall else None
+            on_stall = self._on_stall if self._learns_stall else None
             self._reporter = Reporter(self._folder, self._launch, self._spool, on_stop, self._on_sessions, on_stall)
         return self._reporter
 
@@ -212,7 +212,7 @@ def _spool(folder: str, pod: PodOrder) -> Spool:
 
 
 def _take_names(folder: str) -> list[str]:
-    """The files of a folder, which are removed: each is a word that was heard."""
+    """The files of a folder, which are removed: each names a session, once."""
     try:
         names = os.listdir(folder)
     except OSError:

@@ -65,10 +65,10 @@ class Reporter:
         asks = on_stop is not None or on_stall is not None
         alive = AliveLane(launch, on_stop, on_sessions, on_stall) if asks else None
         if log is not None:
-            self._turns.append(_Turn(LogLane(log, alive.hear if alive is not None else None)))
-        self._asking = None if alive is None else _Turn(alive)
-        if self._asking is not None:
-            self._turns.append(self._asking)
+            self._turns.append(_Turn(LogLane(log, alive.take if alive is not None else None)))
+        self._alive_turn = None if alive is None else _Turn(alive)
+        if self._alive_turn is not None:
+            self._turns.append(self._alive_turn)
         self._changed = threading.Condition()
         self._asleep = False
         self._finishing = False
@@ -97,7 +97,7 @@ class Reporter:
         with self._changed:
             self._finishing = True
             self._idle = False
-            self._turns = [turn for turn in self._turns if turn is not self._asking]  # it ends anyway
+            self._turns = [turn for turn in self._turns if turn is not self._alive_turn]  # it ends anyway
             self._changed.notify_all()
             while not self._idle:
                 now = time.monotonic()
@@ -144,7 +144,7 @@ class Reporter:
                 shortest = min(pauses)
                 if shortest <= 0:
                     return waiting[pauses.index(shortest)], hurry
-                self._asleep = all(turn is self._asking for turn in waiting)
+                self._asleep = all(turn is self._alive_turn for turn in waiting)
                 self._changed.wait(shortest)
                 self._asleep = False
 

@@ -38,7 +38,7 @@ QUEUED_BYTES = 1 << 18
 """Once so much waits for the WebSocket, nothing more is read from the other side."""
 CLOSE_S = 5.0
 LAST_CLOSE_S = 0.7
-"""For the last words, once the worker ends."""
+"""For the close handshake, once the worker ends."""
 
 
 def main(argv: list[str], stop_requests: list[int]) -> int:

@@ -57,14 +57,14 @@ class Spool(BoundedLog):
         return self.size() - self.acknowledged
 
     def at_limit(self) -> None:
-        """Nothing is said: when the api takes log again, nothing may be missing."""
+        """Nothing is written: when the api takes log again, nothing may be missing."""
 
-    def confess(self) -> bool:
+    def report_loss(self) -> bool:
         room = self._limit - self.waiting()
         if self._newest is not None and room < self._limit // RESUME_SHARE + len(self._newest):
             return False
         self._resume()
-        return super().confess()
+        return super().report_loss()
 
     def finish(self) -> None:
         self._resume()

@@ -87,19 +87,19 @@ def _of_process(pid: int, what: str) -> list[str]:
 def _place(pid: int, thread: int, state: str) -> str:
     """Where a thread stands; equal for threads that stand at the same place."""
     folder = "/proc/%d/task/%d/" % (pid, thread)
-    words = [_STATES.get(state, state)]
+    parts = [_STATES.get(state, state)]
     called = _read(folder + "syscall").split()
     if called and called[0].isdigit():
         number = int(called[0])
         name = _SYSCALLS.get(os.uname().machine, {}).get(number)
-        words.append("in %s" % name if name else "in system call %d" % number)
+        parts.append("in %s" % name if name else "in system call %d" % number)
     elif called == ["running"] and state != "R":
-        words.append("running")
+        parts.append("running")
     waits = _read(folder + "wchan").strip()
     if waits and waits != "0":
-        words.append("waits at %s" % waits)
+        parts.append("waits at %s" % waits)
     frames = [frame.partition("] ")[2] or frame for frame in _read(folder + "stack").splitlines()]
-    return "\n".join([", ".join(words), *frames[:_STACK_FRAMES]])
+    return "\n".join([", ".join(parts), *frames[:_STACK_FRAMES]])
 
 
 def _stat(pid: int, thread: int) -> tuple[str, str, float]:

@@ -7,7 +7,7 @@ of them end their ranks.
 
 Owns the stages and what is written: into the log, and `stacks.txt` in the worker's folder. First what the kernel shows
 (`stacks`) and what our trainer prints on SIGUSR1. Then the ranks are ended: what has a handler for SIGABRT by it
-(Python has one by PYTHONFAULTHANDLER: all its stacks are its last words), all others by SIGTERM; what outlives the
+(Python has one by PYTHONFAULTHANDLER: it prints all its stacks and ends), all others by SIGTERM; what outlives the
 grace is the supervisor's to kill. Called by the loop (`supervisor`), which owns the processes. Imported only where a
 job has a limit.
 """
@@ -33,11 +33,11 @@ LOOK_EVERY_S = 1.0
 PRINT_S = 2.0
 """What our trainer's ranks get to print their stacks; a dump takes milliseconds."""
 GANG_S = 15.0
-"""From the stall until a gang's ranks are ended: for all workers to hear of it (they ask every 5 s) and to save."""
-LAST_WORDS_S = 1.0
+"""From the stall until a gang's ranks are ended: for all workers to learn of it (they ask every 5 s) and to save."""
+ABORT_S = 1.0
 """From SIGABRT until the rest gets SIGTERM."""
 TURN_S, TURNS_S = 0.25, 1.0
-"""What a process gets for its last words before the next one's turn comes, and all of them together."""
+"""What a process gets to print its stacks before the next one's turn comes, and all of them together."""
 FILE_BYTES = 1 << 20
 LOG_LINES = 400
 _ROUNDS = 2
@@ -88,8 +88,8 @@ class Stall:
         now = time.monotonic()
         if end_at is None:
             end_at = now + (GANG_S if gang else 0.0)
-        asks = [member.pid for member in family if self._prints_stacks(member.pid)]
-        self._next_at = max(end_at, now + (PRINT_S if asks else 0.0))
+        printing = [member.pid for member in family if self._prints_stacks(member.pid)]
+        self._next_at = max(end_at, now + (PRINT_S if printing else 0.0))
         self._log.say("no progress: %s; the stacks follow (also in %s), then the end" % (why, self._path))
         names = {pid: "rank %d" % self._rank(local) for pid, local in live.items()}
         found = standing((member.pid, names.get(member.pid, "below")) for member in family)
@@ -100,7 +100,7 @@ class Stall:
         self._write(["%s: %s" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "no progress: " + why), *found])
         for output in outputs:
             output.keep(PRINTED_BYTES)
-        for pid in asks:
+        for pid in printing:
             send(pid, _signal.SIGUSR1)
         return {
             "attempt": self._launch.attempt,
@@ -111,13 +111,13 @@ class Stall:
         }
 
     def end(self, family: list[Member], live: Iterable[int], outputs: list[RankOutput]) -> None:
-        """Signal the ranks to end: at first only those that then say where they stand, later all of them."""
+        """Signal the ranks to end: at first only those that then print their stacks, later all of them."""
         self.collect(outputs)
         self._rounds += 1
-        speak = [member.pid for member in family if catches(member.pid, _signal.SIGABRT)] if self._rounds == 1 else []
-        _let_speak(speak, set(live))
-        self._next_at = time.monotonic() + LAST_WORDS_S
-        if not speak:
+        aborted = [member.pid for member in family if catches(member.pid, _signal.SIGABRT)] if self._rounds == 1 else []
+        _abort(aborted, set(live))
+        self._next_at = time.monotonic() + ABORT_S
+        if not aborted:
             self._rounds = _ROUNDS
             for pid in live:
                 send_group(pid, _signal.SIGTERM)
@@ -149,7 +149,7 @@ class Stall:
             self._log.say("the stacks can't be written to %s: %s" % (self._path, error.strerror))
 
 
-def _let_speak(pids: list[int], ranks: set[int]) -> None:
+def _abort(pids: list[int], ranks: set[int]) -> None:
     """SIGABRT, in `TURNS_S` at most. To all ranks at once, for each has a pipe of its own; then to those below, one
     after the other: they write into their rank's, a few bytes at a time, so that at once no line would be whole.
     """

@@ -1,5 +1,5 @@
 """The supervisor's life: fetch the code, start the ranks, carry their output, stop them on request, hold a failed
-worker for a look inside, reap everything, keep what was written beside the code, say how it ended.
+worker for a look inside, reap everything, keep what was written beside the code, report how it ended.
 
 Owns the one loop and its deadlines. Called by `entry` with the list that the signal handlers append to. Everything
 before the exit record is written happens on one thread; nothing here polls while nothing happens.
@@ -254,7 +254,7 @@ class Supervisor:
     def _begin_stop(self, now: float) -> None:
         """The first stop request counts; later ones change nothing."""
         self._stop_at = now
-        self._ending.stop_asked()
+        self._ending.stop_requested()
         if self._installing is not None:  # there is nothing that it could save
             send_group(self._installing.pid, _signal.SIGKILL)
         if self._reporter_side.why_stop:

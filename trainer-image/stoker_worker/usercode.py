@@ -1,7 +1,7 @@
 """The user's code on its way from the api to the worker's folder, on a thread of its own that ends when it is there.
 
-Owns the tries, their pauses and what each answer means. The loop asks `done`, is woken when that changes, and says what
-there is to say: the log is the loop's alone. Imported only where a job has code.
+Owns the tries, their pauses and what each answer means. The loop asks `done`, is woken when that changes, and logs
+`lines`: the log is the loop's alone. Imported only where a job has code.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CodeFetch:
         threading.Thread(target=self._work, daemon=True).start()
 
     def lines(self) -> list[str]:
-        """What is to be said in the log since the last call."""
+        """What is to be logged since the last call."""
         lines, self._lines = self._lines, []
         return lines
 
@@ -71,7 +71,7 @@ class CodeFetch:
     def _work(self) -> None:
         try:
             why = self._fetch()
-        except Exception as error:  # noqa: BLE001 (the thread's edge: the loop must hear of its end)
+        except Exception as error:  # noqa: BLE001 (the thread's edge: the loop must learn of its end)
             why = "%r" % error
         if why:
             self.refusal = "can't fetch the job's code %s: %s" % (self._launch.code, why)
@@ -124,7 +124,7 @@ class CodeFetch:
             connection.request("GET", place(self._target, CODE_PATH), headers=headers)
             response = connection.getresponse()
             if response.status != 200:
-                raise _judge(response)
+                raise _error_of(response)
             self._unpack(self._reader(response))
         finally:
             connection.close()
@@ -176,13 +176,13 @@ def _mark(path: str) -> None:
         time.sleep(0.001)
 
 
-def _judge(response: http.client.HTTPResponse) -> Exception:
+def _error_of(response: http.client.HTTPResponse) -> Exception:
     """What an answer other than 200 means."""
     problem = document(Answer(response.status, response.read(_ANSWER_BYTES), 0.0))
     detail = problem.get("detail")
-    said = "".join(c if c.isprintable() else " " for c in detail[:500]) if isinstance(detail, str) else ""
-    # A 404 of the api's own, which has a code; that of a proxy before it has none. A pod it has not heard of is a 503.
+    reason = "".join(c if c.isprintable() else " " for c in detail[:500]) if isinstance(detail, str) else ""
+    # A 404 of the api's own, which has a code; that of a proxy before it has none. A pod it does not know yet is a 503.
     if response.status in (404, 410) and isinstance(problem.get("code"), str):
-        return _Gone(said or "the server does not have it any more")
-    why = "the api answered %d" % response.status + (": " + said if said else "")
+        return _Gone(reason or "the server does not have it any more")
+    why = "the api answered %d" % response.status + (": " + reason if reason else "")
     return _NotYet(why, seconds(response.getheader("Retry-After")))

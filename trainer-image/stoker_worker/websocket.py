@@ -78,7 +78,7 @@ class WebSocket:
         self.queued = 0
         """Bytes that wait for the socket."""
         self.closed = False
-        """The peer has said that it is over."""
+        """The peer has sent its close frame."""
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -95,10 +95,10 @@ class WebSocket:
             self._queue(kind, data)
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Say that it is over, behind all that was queued."""
+        """Queue the close frame, behind all that was queued."""
         if not self._close_sent:
-            words = reason.encode()[: _CONTROL_BYTES - 2].decode("utf-8", "ignore").encode()
-            self._queue(CLOSE, code.to_bytes(2, "big") + words)
+            text = reason.encode()[: _CONTROL_BYTES - 2].decode("utf-8", "ignore").encode()
+            self._queue(CLOSE, code.to_bytes(2, "big") + text)
             self._close_sent = True
 
     def flush(self) -> None:
@@ -246,7 +246,7 @@ def _check(head: bytes, key: bytes, subprotocol: str) -> None:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """A server that is gone without a word is noticed in a minute."""
+    """A server that is gone without a close is noticed in a minute."""
     for level, name, value in (
         (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
         (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 30),
