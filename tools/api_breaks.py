@@ -1,8 +1,8 @@
 """What of the api's `v1` has been broken: `python -m tools.api_breaks`. `--release` keeps the document as released.
 
 Compares `docs/openapi.json` with `docs/openapi-released.json`, which holds what clients of the newest release may rely
-on (its shapes, without words and examples). A break that is wanted stands in docs/api.md, under "Compatibility", in the
-words that this prints. A test runs it.
+on (its shapes, without texts and examples). A break that is wanted stands in docs/api.md, under "Compatibility", as
+this prints it. A test runs it.
 
 Rules: paths, operations, parameters, fields, media types and enum values stay; what requests may hold never gets less,
 what answers always hold never gets less, and no value in them gets a type that it did not have. Additions are allowed:
@@ -22,7 +22,7 @@ from tools.generate import json_text
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RELEASED = DOCS / "openapi-released.json"
-WORDS = {"description", "summary", "example", "examples", "title", "tags", "info"}
+TEXTS = {"description", "summary", "example", "examples", "title", "tags", "info"}
 MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 Json = dict[str, Any]
@@ -192,7 +192,7 @@ def _values(one: Json, other: Json, at: str) -> Iterator[str]:
 
 
 def shapes(value: Any, *, names: bool = False) -> Any:
-    """A document without its words. `names`: the keys of `value` are names of fields or of components."""
+    """A document without its texts. `names`: the keys of `value` are names of fields or of components."""
     if isinstance(value, list):
         return [shapes(one) for one in value]
     if not isinstance(value, dict):
@@ -200,7 +200,7 @@ def shapes(value: Any, *, names: bool = False) -> Any:
     return {
         key: shapes(one, names=key in ("properties", "schemas", "paths") and not names)
         for key, one in value.items()
-        if names or key not in WORDS
+        if names or key not in TEXTS
     }
 
 
@@ -212,7 +212,7 @@ def _slim(document: Json) -> Json:
 
 
 def accepted(text: str) -> set[str]:
-    """The breaks that docs/api.md says are wanted."""
+    """The breaks that docs/api.md lists as wanted."""
     return set(
         re.findall(r"^\| `(.+?)` \| .* \|$", text.partition("## Compatibility")[2].partition("\n## ")[0], re.MULTILINE)
     )

@@ -195,7 +195,7 @@ def _log_tail() -> str:
         lines = (DATA / SERVER_LOG).read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(["the server's last words:", *(f"  {line}" for line in lines[-15:])]) if lines else ""
+    return "\n".join(["the end of the server's log:", *(f"  {line}" for line in lines[-15:])]) if lines else ""
 
 
 # The jobs

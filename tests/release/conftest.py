@@ -73,7 +73,7 @@ def small_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images of two small layers instead of built ones: all that follows the builder is the real thing."""
     about: dict[Path, dict[str, str]] = {}
 
-    def build_tagged(name: str, reference: str, root: Path, version: str, revision: str, say: object) -> None:
+    def build_tagged(name: str, reference: str, root: Path, version: str, revision: str, log: object) -> None:
         label = "org.opencontainers.image."
         about[Path(reference).name] = {
             label + "version": version,

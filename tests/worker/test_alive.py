@@ -95,7 +95,7 @@ def test_anything_else_stops_no_worker(pod_worker, log_api, word):
     assert log_api.asked
 
 
-def test_output_after_a_silence_is_not_held_up_by_the_asking(pod_worker, log_api, wait_until):
+def test_output_after_a_silence_is_not_held_up_by_a_request(pod_worker, log_api, wait_until):
     """The api knows no such question, so the next one is minutes away: output that waited for it would not come."""
     log_api.word = 404
     go = pod_worker.folder / "go"
@@ -124,7 +124,7 @@ BODIES = st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).en
 
 
 @given(st.sampled_from([200, 200, 200, 204, 302, 401, 404, 500, 999]), BODIES)
-def test_only_the_very_word_stops(status, body):
+def test_only_an_explicit_true_stops(status, body):
     reasons = []
     heard = AliveLane(Launch(ORDER), reasons.append).take(Answer(status, body, 0.0), 0.1)
     try:
@@ -141,7 +141,7 @@ def test_only_the_very_word_stops(status, body):
 @given(
     BODIES | st.fixed_dictionaries({"stop": st.booleans(), "sessions": VALUES}).map(lambda d: json.dumps(d).encode())
 )
-def test_sessions_are_words_in_a_list_or_nothing(body):
+def test_sessions_are_strings_in_a_list_or_nothing(body):
     heard = []
     AliveLane(Launch(ORDER), lambda why: None, heard.append).take(Answer(200, body, 0.0), 0.1)
     try:
@@ -149,8 +149,8 @@ def test_sessions_are_words_in_a_list_or_nothing(body):
     except ValueError:
         document = None
     asked = document.get("sessions") if isinstance(document, dict) and isinstance(document.get("stop"), bool) else None
-    words = [one for one in asked if isinstance(one, str)] if isinstance(asked, list) else []
-    assert heard == ([words] if words else [])
+    ids = [one for one in asked if isinstance(one, str)] if isinstance(asked, list) else []
+    assert heard == ([ids] if ids else [])
 
 
 def test_a_busy_api_is_asked_less_often():
@@ -236,7 +236,7 @@ def test_an_older_api_is_left_in_peace(tmp_path, monkeypatch, wait_until):
     try:
         reporter = Reporter(str(tmp_path), Launch({**ORDER, "report": {"url": babbler.url, "token": "t"}}), None, print)
         wait_until(lambda: babbler.asked, what="the question")
-        lane = reporter._asking.lane
+        lane = reporter._alive_turn.lane
         wait_until(lambda: lane.ready_in(time.monotonic(), False) > 200, what="a long pause")
         assert babbler.asked == 1 and reporter.finish(2, 2)
     finally:

@@ -46,17 +46,17 @@ COMMANDS = (
 )
 
 
-def cpu_s(words: Sequence[str], env: Mapping[str, str]) -> float:
+def cpu_s(arguments: Sequence[str], env: Mapping[str, str]) -> float:
     """User and system time of one run. Raises: SystemExit when the command fails."""
     begun = subprocess.Popen(
-        [sys.executable, "-c", _MAIN, *words], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, "-c", _MAIN, *arguments], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     assert begun.stderr is not None
-    said = begun.stderr.read()
+    errors = begun.stderr.read()
     _, status, used = os.wait4(begun.pid, 0)
     begun.returncode = os.waitstatus_to_exitcode(status)
     if begun.returncode:
-        raise SystemExit(f"stoker {' '.join(words)}: {said.decode()}")
+        raise SystemExit(f"stoker {' '.join(arguments)}: {errors.decode()}")
     return used.ru_utime + used.ru_stime
 
 
@@ -101,8 +101,8 @@ def main() -> None:
         jobs = {name: servers.enter_context(server(Path(folder, name), env)) for name, env in clients.items()}
         for _ in range(options.rounds):
             for text, name in found:
-                words = [word.format(job=jobs[name], file=file) for word in text.split()]
-                found[text, name].append(cpu_s(words, clients[name]))
+                arguments = [one.format(job=jobs[name], file=file) for one in text.split()]
+                found[text, name].append(cpu_s(arguments, clients[name]))
     for text in COMMANDS:
         row = {f"{name}_ms": 1000 * median(found[text, name]) for name in checkouts}
         ratio = {"ratio": row["before_ms"] / row["now_ms"]} if "before_ms" in row else {}

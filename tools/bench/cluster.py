@@ -195,7 +195,7 @@ def operator_flags(kubeconfig: Path, port: int) -> list[str]:
 
 
 def is_leading(plane: ControlPlane, port: int) -> bool:
-    """Whether the operator's own metrics say that it leads (it does so once its caches are synced)."""
+    """Whether the operator's own metrics log that it leads (it does so once its caches are synced)."""
     try:
         text = httpx.get(f"http://127.0.0.1:{port}/metrics", headers=_scrapers_token(plane), timeout=5).text
     except httpx.HTTPError:
@@ -234,23 +234,23 @@ async def at_once(calls: Iterable[Awaitable[Any]]) -> None:
     await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
 
 
-async def bench(nodes: int, jobs: int, folder: Path, say: Callable[[str], None]) -> None:
+async def bench(nodes: int, jobs: int, folder: Path, log: Callable[[str], None]) -> None:
     with control_plane() as plane:
         prepare(plane)
         async with KubeClient.from_config(kubeconfig=plane.kubeconfig_for(USER), clock=SystemClock()) as client:
             run = Bench(plane, client, folder)
             try:
-                await measured(run, nodes, jobs, say)
+                await measured(run, nodes, jobs, log)
             finally:
                 run.kill_operator()
 
 
-async def measured(run: Bench, nodes: int, jobs: int, say: Callable[[str], None]) -> None:
+async def measured(run: Bench, nodes: int, jobs: int, log: Callable[[str], None]) -> None:
     pods = f"/api/v1/namespaces/{PROJECT}/pods"
     took = await run.fill_nodes(nodes)
-    say(f"| {nodes} nodes made by the bench | {3 * nodes / took:.0f} writes/s |")
+    log(f"| {nodes} nodes made by the bench | {3 * nodes / took:.0f} writes/s |")
     took = await run.fill_jobs(jobs, "job")
-    say(f"| {jobs} jobs made by the bench | {jobs / took:.0f} creates/s |")
+    log(f"| {jobs} jobs made by the bench | {jobs / took:.0f} creates/s |")
 
     before = await run.writes()
     lead_s = run.start_operator()
@@ -262,24 +262,24 @@ async def measured(run: Bench, nodes: int, jobs: int, say: Callable[[str], None]
         await asyncio.sleep(0.5)
     took = time.monotonic() - began
     admitted = jobs / took
-    say(f"| started on {nodes} nodes and {jobs} waiting jobs: leads after | {lead_s:.1f} s |")
-    say(f"| admitted (status written, pod made) | **{admitted:.0f} jobs/s** ({took:.1f} s) |")
+    log(f"| started on {nodes} nodes and {jobs} waiting jobs: leads after | {lead_s:.1f} s |")
+    log(f"| admitted (status written, pod made) | **{admitted:.0f} jobs/s** ({took:.1f} s) |")
     await asyncio.sleep(5)  # events are written behind the work
     made = await run.writes() - before
-    say(f"| API writes per job | {sum(made.values()) / jobs:.2f}: {spelt(made, jobs)} |")
+    log(f"| API writes per job | {sum(made.values()) / jobs:.2f}: {spelt(made, jobs)} |")
     cpu = {name: 1000 * (used - cpu_before[name]) / jobs for name, used in run.cpu_s().items()}
-    say(f"| CPU per job | {', '.join(f'{name} **{ms:.1f} ms**' for name, ms in cpu.items())} |")
-    say(f"| operator's memory | {run.rss_mib():.0f} MiB |")
+    log(f"| CPU per job | {', '.join(f'{name} **{ms:.1f} ms**' for name, ms in cpu.items())} |")
+    log(f"| operator's memory | {run.rss_mib():.0f} MiB |")
     found = {"nodes": nodes, "jobs": jobs, "leads_s": lead_s, "admitted_per_s": admitted, "operator_mib": run.rss_mib()}
     found |= {"writes_per_job": sum(made.values()) / jobs} | {f"{name}_ms_per_job": ms for name, ms in cpu.items()}
 
     run.kill_operator()
     lead_s = run.start_operator()
-    say(f"| killed and started again on the full cluster ({jobs} pods): in sync after | **{run.sync_s():.1f} s** |")
-    say(f"| and leads, the killed one's lease of 15 s being over, after | {lead_s:.1f} s |")
+    log(f"| killed and started again on the full cluster ({jobs} pods): in sync after | **{run.sync_s():.1f} s** |")
+    log(f"| and leads, the killed one's lease of 15 s being over, after | {lead_s:.1f} s |")
     await asyncio.sleep(10)
     record(**found, leads_again_s=lead_s, sync_again_s=run.sync_s(), operator_again_mib=run.rss_mib())
-    say(f"| memory then | **{run.rss_mib():.0f} MiB** (10 s later, CPU {run.cpu_s()['operator']:.0f} s) |")
+    log(f"| memory then | **{run.rss_mib():.0f} MiB** (10 s later, CPU {run.cpu_s()['operator']:.0f} s) |")
 
 
 def spelt(made: Counter[str], jobs: int) -> str:
@@ -295,8 +295,8 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, Kubernetes 1.36\n")
     print("| what | figure |\n|---|---|", flush=True)
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
-        say = lambda line: print(line, flush=True)  # noqa: E731
-        asyncio.run(bench(asked.nodes, asked.jobs, Path(folder), say))
+        log = lambda line: print(line, flush=True)  # noqa: E731
+        asyncio.run(bench(asked.nodes, asked.jobs, Path(folder), log))
 
 
 if __name__ == "__main__":

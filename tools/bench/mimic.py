@@ -78,7 +78,7 @@ class Mimic:
         with suppress(Conflict):  # it is being deleted, or the answer to the same request was lost
             await self._client.request(_WRITE, "POST", f"{path}/binding", body=encoded(binding))
         began, began_s = now(), time.time()
-        await self._say(path, "Running", {"running": {"startedAt": began}}, began)
+        await self._write_status(path, "Running", {"running": {"startedAt": began}}, began)
         try:
             await asyncio.wait_for(stopped.wait(), run_s)
         except TimeoutError:
@@ -90,9 +90,9 @@ class Mimic:
         )
         ended = {"exitCode": code, "reason": "Error" if code else "Completed", "startedAt": began, "finishedAt": now()}
         ended["message"] = record.model_dump_json(by_alias=True)
-        await self._say(path, phase, {"terminated": ended}, began)
+        await self._write_status(path, phase, {"terminated": ended}, began)
 
-    async def _say(self, path: str, phase: str, state: dict[str, Any], began: str) -> None:
+    async def _write_status(self, path: str, phase: str, state: dict[str, Any], began: str) -> None:
         ready = "True" if phase == "Running" else "False"
         status = {
             "phase": phase,

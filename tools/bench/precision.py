@@ -2,7 +2,7 @@
 
 A format keeps up where the mean of its held-out metric lies within fp32's own spread over the seeds, or beyond it on
 the better side. On the CPU: its autocast rounds what a GPU's does, but its products add up in another order, and fp16
-is many times slower. So this says something of the scaler, the casts and the update, and nothing of speed.
+is many times slower. So this covers the scaler, the casts and the update, and not speed.
 
     python -m tools.bench.precision
 """

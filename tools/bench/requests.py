@@ -72,7 +72,7 @@ class Requests:
         status = job.status.model_copy(update=update | {"started_at": datetime.now(UTC)})
         self._jobs[name] = await write_status(self._store, job, status)
 
-    async def say(self, note: Note, name: str) -> None:
+    async def record(self, note: Note, name: str) -> None:
         job = self._jobs[name]
         subject = Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=Key(PROJECT, name), uid=job.uid)
         now = datetime.now(UTC)
@@ -91,7 +91,7 @@ async def run(count: int, folder: Path) -> None:
             await requests.measure("create a job", requests.create, names)
             await requests.measure("status: placed", requests.place, names)
             await requests.measure("status: running", requests.run, names)
-            await requests.measure("an event", partial(requests.say, Note("Running", "attempt 1: running")), names)
+            await requests.measure("an event", partial(requests.record, Note("Running", "attempt 1: running")), names)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The words that the values' models are made of: strict objects, and strings of a known form.
+"""What the values' models are made of: strict objects, and strings of a known form.
 
 Owns no value. Used by `values` and the modules it is put together of.
 """

@@ -26,7 +26,7 @@ class ExporterAuth(Values):
 
 
 class ExporterCa(Values):
-    """How the exporter believes an api that speaks https; `caBundle.pem` holds for it too."""
+    """How the exporter trusts an api that serves https; `caBundle.pem` holds for it too."""
 
     config_map: MaybeName = ""
     """A ConfigMap in the exporter's namespace with key ca.crt."""

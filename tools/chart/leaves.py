@@ -1,4 +1,4 @@
-"""The values one by one: path, type in words, default, documentation. Pure. Called by `text` and by the tests."""
+"""The values one by one: path, type as text, default, documentation. Pure. Called by `text` and by the tests."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Value:
 
     @property
     def type(self) -> str:
-        return _words(self.annotation)
+        return _type_text(self.annotation)
 
 
 @dataclass(frozen=True)
 class Group:
-    """An object of values; `text` is what is said of it as a whole."""
+    """An object of values; `text` is its own documentation."""
 
     path: tuple[str, ...]
     text: str
@@ -64,7 +64,7 @@ def _below(model: Values, path: tuple[str, ...]) -> Iterator[Value | Group]:
 
 
 def _own_text(model: type[Values]) -> str:
-    """Of this class itself; the bases speak to readers of the code."""
+    """Of this class itself; the bases' are for readers of the code."""
     return (model.__dict__.get("__doc__") or "").strip()
 
 
@@ -74,18 +74,18 @@ def _plain(default: Any) -> Any:
     return default
 
 
-def _words(annotation: Any) -> str:
+def _type_text(annotation: Any) -> str:
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        return _words(args[0])
+        return _type_text(args[0])
     if origin is Literal:
         return " or ".join(f"`{one}`" for one in args)
     if origin is list:
-        return f"list of {_words(args[0])}s"
+        return f"list of {_type_text(args[0])}s"
     if origin is dict:
         return "map"
     if origin in (types.UnionType, typing.Union):
-        return " or ".join(dict.fromkeys(_words(one) for one in args))
+        return " or ".join(dict.fromkeys(_type_text(one) for one in args))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "object"
     return {str: "string", int: "integer", bool: "bool", float: "number"}[annotation]

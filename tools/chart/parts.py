@@ -134,7 +134,7 @@ class Ingress(Values):
 
 class ApiTls(Values):
     secret_name: MaybeName = ""
-    """A Secret of type kubernetes.io/tls: the api speaks https, to workers too. They need `caBundle` to trust it."""
+    """A Secret of type kubernetes.io/tls: the api serves https, to workers too. They need `caBundle` to trust it."""
 
 
 class Idle(Values):

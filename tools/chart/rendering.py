@@ -58,7 +58,7 @@ def parsed(text: str) -> list[dict[str, Any]]:
 
 
 def notes(values: Mapping[str, Any] | None = None) -> str:
-    """What is said after an install. Raises: Refused."""
+    """The notes after an install. Raises: Refused."""
     args = ("install", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--values=-", "--dry-run=client")
     return _helm(*args, values=values).partition("NOTES:\n")[2]
 

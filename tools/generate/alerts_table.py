@@ -14,14 +14,14 @@ _VALUE = re.compile(r"\{\{ \$value[^}]*\}\}")
 
 
 def alerts() -> str:
-    """Every alert: its page, how bad, after how long, what it says."""
+    """Every alert: its page, how bad, after how long, its summary."""
     parts = []
     for file, title in (("stoker", "Stoker itself"), ("gpus", "GPUs"), ("jobs", "Jobs")):
         rows = [f"### {title}", "", "| alert | severity | after | summary |", "|---|---|---|---|"]
         for rule in _rules(file):
-            says = _VALUE.sub("*value*", _LABEL.sub(r"*\1*", rule["annotations"]["summary"]))
+            summary = _VALUE.sub("*value*", _LABEL.sub(r"*\1*", rule["annotations"]["summary"]))
             name, after = rule["alert"], "at once" if rule["for"] == "0m" else rule["for"]
-            rows.append(f"| [{name}](runbooks/{name}.md) | {rule['labels']['severity']} | {after} | {says} |")
+            rows.append(f"| [{name}](runbooks/{name}.md) | {rule['labels']['severity']} | {after} | {summary} |")
         parts.append("\n".join(rows) + "\n")
     return "\n".join(parts)
 

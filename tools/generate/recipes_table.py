@@ -97,8 +97,8 @@ def _values(part: dict[str, Any]) -> str:
     if part["type"] == "string":
         return "text"
     bounds = [
-        f"{says} {part[name]:,.12g}"
-        for name, says in (
+        f"{label} {part[name]:,.12g}"
+        for name, label in (
             ("exclusiveMinimum", "over"),
             ("minimum", "from"),
             ("maximum", "to"),

@@ -24,14 +24,14 @@ def measure() -> dict[str, Figure]:
     command = [sys.executable, "-m", "stoker_trainer.burn_in", *which, "--seconds", str(SECONDS)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout, done.stderr
-    said = json.loads(done.stdout)
+    result = json.loads(done.stdout)
     return {
-        "wrong": "; ".join(said["wrong"]) or "nothing",
-        "seconds": said["seconds"],
-        "seconds beside the products": said["seconds"] - SECONDS,
-        **_flat("copies with the host, GB/s", said.get("copy_gb_s")),
-        "slower ones with the host fail, GB/s": said.get("least_gb_s"),
-        **_flat("NVLink", said.get("nvlink")),
+        "wrong": "; ".join(result["wrong"]) or "nothing",
+        "seconds": result["seconds"],
+        "seconds beside the products": result["seconds"] - SECONDS,
+        **_flat("copies with the host, GB/s", result.get("copy_gb_s")),
+        "slower ones with the host fail, GB/s": result.get("least_gb_s"),
+        **_flat("NVLink", result.get("nvlink")),
     }
 
 

@@ -38,7 +38,7 @@ class NoWheels(Exception):
 
 
 def gpu_name() -> str:
-    """The first GPU's, as its driver says it. Raises: NoGpu."""
+    """The first GPU's, as its driver reports it. Raises: NoGpu."""
     try:
         query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         done = subprocess.run(query, capture_output=True, text=True, timeout=60)
@@ -60,7 +60,7 @@ class Environment:
         return kept | {"PATH": f"{self.python.parent}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
 
     def machine(self) -> dict[str, str]:
-        """Versions, in words, by name."""
+        """Versions, as text, by name."""
         code = "import torch; print(torch.__version__)"
         asked = subprocess.run([str(self.python), "-c", code], capture_output=True, text=True, timeout=120)
         driver = Path("/proc/driver/nvidia/version")

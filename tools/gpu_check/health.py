@@ -79,13 +79,13 @@ def _of_a_fault(server: Server, client: Client) -> dict[str, Figure]:
     client.wait("after", timeout=90)
     seconds = time.monotonic() - began
     [test] = client.ls(project=SYSTEM_PROJECT)
-    said = json.loads(b"".join(client.log_bytes(test.metadata.name, project=SYSTEM_PROJECT)).decode().splitlines()[-1])
-    assert said["passed"] and not client.node(NODE).status.sick, said
+    found = json.loads(b"".join(client.log_bytes(test.metadata.name, project=SYSTEM_PROJECT)).decode().splitlines()[-1])
+    assert found["passed"] and not client.node(NODE).status.sick, found
     return {
         "why, meanwhile": why,
         "s from the fault to a job on the GPU again": seconds,
-        "of these the test itself": said["seconds"],
-        "words of memory that were wrong": said["wrong_words"],
+        "of these the test itself": found["seconds"],
+        "words of memory that were wrong": found["wrong_words"],
     }
 
 

@@ -32,11 +32,11 @@ def measure() -> dict[str, Figure]:
     warnings.simplefilter("ignore")
     figures: dict[str, Figure] = {}
     for precision in ("bf16", "fp16", "tf32", "fp32") if torch.cuda.is_available() else ("fp32",):
-        for way, said in (("off", precision), ("step", f"{precision}, recorded")):
+        for way, label in (("off", precision), ("step", f"{precision}, recorded")):
             settings = {"data": "digits", "epochs": 1000, "cudaGraph": way}
             training = trainer.made("image-classification", resolve("image-classification", settings), precision)
             assert training.graph is not None or way == "off" or training.device.type == "cpu"
-            figures |= {f"{said}: {name}": value for name, value in _of(training).items()}
+            figures |= {f"{label}: {name}": value for name, value in _of(training).items()}
             assert training.graph is None or training.graph.recorded
     return figures
 

@@ -34,7 +34,7 @@ def main() -> int:
             return check_images(args.names or ["control-plane", "trainer-cpu", "trainer-cuda"])
         else:
             for name in args.names or ["control-plane", "trainer-cpu"]:
-                image = ensuring.ensure(name, say=lambda line: print(line, file=sys.stderr, flush=True))
+                image = ensuring.ensure(name, log=lambda line: print(line, file=sys.stderr, flush=True))
                 print(image.name, image.archive)
     except (ensuring.BuildFailed, building.CommandFailed, machine.Missing, machine.NotEnoughDisk) as error:
         print(f"images: {error}", file=sys.stderr)

@@ -35,7 +35,7 @@ _BUD = ("buildah", "bud", "--layers", "--timestamp", str(EPOCH))
 
 
 class CommandFailed(Exception):
-    """A builder ended with an error; holds the end of what it said."""
+    """A builder ended with an error; holds the end of its output."""
 
 
 def run(*argv: str, timeout_s: float = _QUICK_S, env: dict[str, str] | None = None) -> str:
@@ -46,8 +46,8 @@ def run(*argv: str, timeout_s: float = _QUICK_S, env: dict[str, str] | None = No
     except subprocess.TimeoutExpired:
         raise CommandFailed(f"{argv[0]} {argv[1]}: not done after {timeout_s:.0f} s") from None
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
-        raise CommandFailed(f"{' '.join(argv[:4])} …: exit {done.returncode}\n{said}")
+        output = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
+        raise CommandFailed(f"{' '.join(argv[:4])} …: exit {done.returncode}\n{output}")
     return done.stdout
 
 

@@ -1,4 +1,4 @@
-"""`make image-check`: starts the images the way a *restricted* pod would and says what is wrong with them.
+"""`make image-check`: starts the images the way a *restricted* pod would and prints what is wrong with them.
 
 Looks at the content, then starts commands under runc (`running`). Called by `python -m tools.images check`.
 """
@@ -24,11 +24,11 @@ _TRAINING = default_config(epochs=1) | {"precision": "bf16", "stop": {"maxSteps"
 
 @dataclass(frozen=True)
 class Start:
-    """A command that must end with `code` and say `says`."""
+    """A command that must end with `code` and print `prints`."""
 
     what: str
     argv: tuple[str, ...]
-    says: str = ""
+    prints: str = ""
     code: int = 0
     env: tuple[str, ...] = ()
 
@@ -108,14 +108,14 @@ def check_images(names: list[str]) -> int:
     machine.require("runc", "buildah")
     failures = 0
     for name in names:
-        image = ensure(name, say=lambda line: print(line, flush=True), archive=name == "control-plane")
+        image = ensure(name, log=lambda line: print(line, flush=True), archive=name == "control-plane")
         print(f"{name} {image.name}", flush=True)
         with building.root_filesystem(image.name, image.archive) as (root, config):
             problems = _content(name, image, root, config)
             for problem in problems:
                 print(f"  WRONG {problem}", flush=True)
             failures += len(problems) + sum(not _start(root, config, start) for start in STARTS[name])
-    print("image-check:", "all well" if not failures else f"{failures} failed")
+    print("image-check:", "all passed" if not failures else f"{failures} failed")
     return 1 if failures else 0
 
 
@@ -128,9 +128,9 @@ def _content(name: str, image: Image, root: Path, config: dict) -> list[str]:
     labels = config.get("Labels") or {}
     if labels.get("org.opencontainers.image.version") in (None, "0"):
         wrong.append("no version label")
-    for word in _UNWANTED[name]:
+    for pattern in _UNWANTED[name]:
         places = ("opt/stoker/lib/python3*/site-packages", "opt/stoker/app", "usr/lib/python3/dist-packages", "usr/bin")
-        wrong += [f"{hit.relative_to(root)} is in it" for place in places for hit in root.glob(f"{place}/{word}")]
+        wrong += [f"{hit.relative_to(root)} is in it" for place in places for hit in root.glob(f"{place}/{pattern}")]
     wrong += [f"{path} is in it" for path in ("etc/pip.conf", "pip", "root/.cache", "build") if (root / path).exists()]
     if base_reference().startswith(f"{REGISTRY}/"):
         mirror = (machine.apt_sources(SUITE) or "").split()[1:2]
@@ -163,8 +163,8 @@ def compressed_bytes(archive: Path) -> int:
 
 def _start(root: Path, config: dict, start: Start) -> bool:
     ended = run_in(root, config, start.argv, start.env)
-    good = ended.code == start.code and start.says in ended.said
-    lines = ended.said.strip().splitlines() or [""]
+    good = ended.code == start.code and start.prints in ended.output
+    lines = ended.output.strip().splitlines() or [""]
     took = f"{ended.wall_s:.1f} s (CPU {ended.cpu_s:.1f} s)"
     print(f"  {'ok   ' if good else 'WRONG'} {start.what}: {took}, {lines[-1][:160]}", flush=True)
     if not good:

@@ -16,11 +16,11 @@ from pathlib import Path
 from . import building, machine
 from .catalogue import RECIPES, REGISTRY, ROOT, Recipe, base_reference
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class BuildFailed(Exception):
-    """An image could not be built; the message ends with what the builder said."""
+    """An image could not be built; the message ends with the builder's output."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Image:
         return found
 
 
-def ensure(name: str, say: Say = lambda line: None, archive: bool = True) -> Image:
+def ensure(name: str, log: Log = lambda line: None, archive: bool = True) -> Image:
     """The image `name` of the catalogue as the working tree has it now, in buildah's storage and as an archive.
 
     Needs no builder where the archive of these inputs is there already. Of one name one build at a time; others wait.
@@ -59,9 +59,9 @@ def ensure(name: str, say: Say = lambda line: None, archive: bool = True) -> Ima
         if _done(image, archive):
             return image
         machine.require_disk(name, recipe.disk_bytes, folder, building.STORAGE)
-        say(f"{name}: building {image.name}")
+        log(f"{name}: building {image.name}")
         try:
-            _make(recipe, image, Path(context), archive, say)
+            _make(recipe, image, Path(context), archive, log)
         except building.CommandFailed as error:
             raise BuildFailed(f"{name}: {error}") from None
         _forget_older(recipe, image)
@@ -78,7 +78,7 @@ def _done(image: Image, archive: bool) -> bool:
     return exported or (not archive and shutil.which("buildah") is not None and building.present(image.name))
 
 
-def ensure_base(say: Say) -> None:
+def ensure_base(log: Log) -> None:
     """The base in buildah's storage, made where it is not there. Cost: 40 s, once."""
     if not base_reference().startswith(f"{REGISTRY}/"):
         return
@@ -87,17 +87,17 @@ def ensure_base(say: Say) -> None:
         if not building.present(base_reference()):
             started = time.monotonic()
             building.make_base(base_reference())
-            say(f"base: {base_reference()} in {time.monotonic() - started:.0f} s")
+            log(f"base: {base_reference()} in {time.monotonic() - started:.0f} s")
 
 
 def labels(version: str, revision: str) -> dict[str, str]:
-    """What an image says of itself beside the labels of its Dockerfile."""
+    """The labels that an image gets beside those of its Dockerfile."""
     return {"org.opencontainers.image.version": version, "org.opencontainers.image.revision": revision}
 
 
-def _make(recipe: Recipe, image: Image, context: Path, archive: bool, say: Say) -> None:
+def _make(recipe: Recipe, image: Image, context: Path, archive: bool, log: Log) -> None:
     if recipe.on_base:
-        ensure_base(say)
+        ensure_base(log)
     began = time.monotonic()
     if recipe.dockerfile is None:
         building.tag(base_reference(), image.name)
@@ -108,7 +108,7 @@ def _make(recipe: Recipe, image: Image, context: Path, archive: bool, say: Say) 
             building.add_busybox(context)
         building.build(image.name, context / recipe.dockerfile, recipe.target, args, context, about)
     built = time.monotonic()
-    say(f"{recipe.name}: built in {built - began:.1f} s")
+    log(f"{recipe.name}: built in {built - began:.1f} s")
     if not archive:
         return
     building.export(image.name, image.archive)
@@ -118,7 +118,7 @@ def _make(recipe: Recipe, image: Image, context: Path, archive: bool, say: Say) 
         "archive_bytes": image.archive.stat().st_size,
     }
     _figures_file(image.archive).write_text(json.dumps(figures))
-    say(f"{recipe.name}: {figures['archive_bytes'] / 1e6:,.0f} MB, exported in {figures['export_s']} s")
+    log(f"{recipe.name}: {figures['archive_bytes'] / 1e6:,.0f} MB, exported in {figures['export_s']} s")
 
 
 def _forget_older(recipe: Recipe, image: Image) -> None:

@@ -23,7 +23,7 @@ class Ended:
     """How a command in a container ended."""
 
     code: int
-    said: str
+    output: str
     wall_s: float
     cpu_s: float
 
@@ -50,12 +50,12 @@ def run_in(
                 timeout=timeout_s,
                 stdin=subprocess.DEVNULL,
             )
-            code, said = done.returncode, done.stdout + done.stderr
+            code, output = done.returncode, done.stdout + done.stderr
         except subprocess.TimeoutExpired as late:
             subprocess.run(["runc", "delete", "--force", name], check=False, timeout=60)
-            heard = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else late.stdout or ""
-            code, said = -1, f"{heard}\nnot done after {timeout_s:.0f} s"
-        return Ended(code, said, time.monotonic() - began, _cpu_of_children() - cpu)
+            partial = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else late.stdout or ""
+            code, output = -1, f"{partial}\nnot done after {timeout_s:.0f} s"
+        return Ended(code, output, time.monotonic() - began, _cpu_of_children() - cpu)
 
 
 def _cpu_of_children() -> float:

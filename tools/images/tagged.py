@@ -10,10 +10,10 @@ from pathlib import Path
 
 from . import building, machine
 from .catalogue import RECIPES, base_reference
-from .ensuring import BuildFailed, Say, ensure_base, labels, one_at_a_time
+from .ensuring import BuildFailed, Log, ensure_base, labels, one_at_a_time
 
 
-def build_tagged(name: str, reference: str, root: Path, version: str, revision: str, say: Say) -> None:
+def build_tagged(name: str, reference: str, root: Path, version: str, revision: str, log: Log) -> None:
     """The image `name` of the catalogue, made of the files below `root`, as `reference` in buildah's storage.
 
     Older references of the same repository are forgotten.
@@ -25,7 +25,7 @@ def build_tagged(name: str, reference: str, root: Path, version: str, revision: 
     machine.require_disk(name, recipe.disk_bytes, building.STORAGE)
     assert recipe.dockerfile
     try:
-        ensure_base(say)
+        ensure_base(log)
         lock = machine.cache_folder() / f".{name}.lock"
         with one_at_a_time(lock), tempfile.TemporaryDirectory(prefix="stoker-context-") as context:
             recipe.snapshot(Path(context), root)

@@ -18,7 +18,7 @@ _TESTS_S = 3000
 
 def trainer_tests(options: list[str]) -> int:
     """pytest's exit code. `options` go to pytest, such as -k or -m."""
-    image = ensure("trainer-cpu", say=print)  # brings the base and torch's layer
+    image = ensure("trainer-cpu", log=print)  # brings the base and torch's layer
     reference = f"{REGISTRY}/trainer-cpu-test:{image.name.rpartition(':')[2]}"
     recipe = RECIPES["trainer-cpu"]
     with tempfile.TemporaryDirectory(prefix="stoker-context-") as context:
@@ -37,6 +37,6 @@ def trainer_tests(options: list[str]) -> int:
             binds=tuple((ROOT / name, f"/repo/{name}") for name in ("pyproject.toml", "tests", "operator", "tools")),
             timeout_s=_TESTS_S,
         )
-    print(ended.said)
+    print(ended.output)
     print(f"{image.name}: {ended.wall_s:.0f} s (CPU {ended.cpu_s:.0f} s)")
     return ended.code

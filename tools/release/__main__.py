@@ -37,7 +37,7 @@ def _make(argv: list[str]) -> int:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(making.PARTS)}")
     started = time.monotonic()
     wish = making.Wish(asked.version, parts, asked.cuda, asked.dirty, asked.out)
-    folder = making.make(wish, say=lambda line: print(line, file=sys.stderr, flush=True))
+    folder = making.make(wish, log=lambda line: print(line, file=sys.stderr, flush=True))
     print(f"made in {time.monotonic() - started:.0f} s", file=sys.stderr)
     print(folder)
     return 0
@@ -47,7 +47,7 @@ def _verify(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="release verify", description="Whether a release is whole and fits together.")
     parser.add_argument("folder", type=Path, help="such as dist/0.1.0")
     folder = parser.parse_args(argv).folder
-    found = verifying.problems(folder, say=print)
+    found = verifying.problems(folder, log=print)
     for problem in found:
         print(f"WRONG {problem}")
     print(f"{folder}: {'may be published' if not found else f'{len(found)} problems'}")

@@ -18,7 +18,7 @@ from tools.release import chart, oci, record, sbom, versions, wheel
 from tools.release.errors import Refused
 from tools.release.source import CHART, ROOT, Source, take
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 PARTS = ("wheel", "chart", "images")
 IMAGES = ("control-plane", "trainer-cpu", "trainer-cuda")
 _NO_REGISTRY = "stoker.release"
@@ -39,25 +39,25 @@ class Wish:
     """The checkout that is released."""
 
 
-def make(wish: Wish, say: Say = lambda line: None) -> Path:
+def make(wish: Wish, log: Log = lambda line: None) -> Path:
     """The folder `dist/<version>`, new: what a former run left under this version is replaced once all is made.
 
     Raises: Refused, images.BuildFailed, images.Missing, images.NotEnoughDisk.
     Cost: see docs/release.md.
     """
     wish.out.mkdir(parents=True, exist_ok=True)
-    for name in _wanted_images(wish):  # said before minutes of work, not after
+    for name in _wanted_images(wish):  # refused before minutes of work, not after
         images.machine.require_disk(name, images.RECIPES[name].disk_bytes, wish.out, building.STORAGE)
     with tempfile.TemporaryDirectory(prefix=".release-", dir=wish.out) as aside:
         tree, folder = Path(aside) / "source", Path(aside) / "made"
         tree.mkdir()
         folder.mkdir()
         source = take(tree, version=wish.version, allow_dirty=wish.dirty, root=wish.root)
-        say(f"stoker {source.version} of commit {source.commit}")
+        log(f"stoker {source.version} of commit {source.commit}")
         made: list[record.Artefact] = []
         for part, build in (("wheel", _wheel), ("chart", _chart), ("images", _images)):
             if part in wish.parts:
-                made += build(source, folder, Path(aside), wish, say)
+                made += build(source, folder, Path(aside), wish, log)
         left_out = [part for part in PARTS if part not in wish.parts]
         if "images" in wish.parts:
             left_out += [name for name in IMAGES if name not in {artefact.image for artefact in made}]
@@ -70,35 +70,35 @@ def make(wish: Wish, say: Say = lambda line: None) -> Path:
     return final
 
 
-def _wheel(source: Source, folder: Path, aside: Path, wish: Wish, say: Say) -> Iterable[record.Artefact]:
+def _wheel(source: Source, folder: Path, aside: Path, wish: Wish, log: Log) -> Iterable[record.Artefact]:
     started = time.monotonic()
     for path in wheel.build(source, folder):
         kind = "wheel" if path.suffix == ".whl" else "sdist"
         yield _unpacked(path, kind, source, aside)
-    say(f"wheel and sdist in {time.monotonic() - started:.1f} s")
+    log(f"wheel and sdist in {time.monotonic() - started:.1f} s")
 
 
-def _chart(source: Source, folder: Path, aside: Path, wish: Wish, say: Say) -> Iterable[record.Artefact]:
+def _chart(source: Source, folder: Path, aside: Path, wish: Wish, log: Log) -> Iterable[record.Artefact]:
     started = time.monotonic()
     path = chart.package(str(source.version), folder, source.root, source.epoch)
     yield _unpacked(path, "chart", source, aside)
-    say(f"chart in {time.monotonic() - started:.1f} s")
+    log(f"chart in {time.monotonic() - started:.1f} s")
 
 
-def _images(source: Source, folder: Path, aside: Path, wish: Wish, say: Say) -> Iterable[record.Artefact]:
+def _images(source: Source, folder: Path, aside: Path, wish: Wish, log: Log) -> Iterable[record.Artefact]:
     for name in _wanted_images(wish):
-        yield _image(name, source, folder, aside, say)
+        yield _image(name, source, folder, aside, log)
 
 
 def _wanted_images(wish: Wish) -> list[str]:
     return [name for name in IMAGES if "images" in wish.parts and (name != "trainer-cuda" or wish.cuda)]
 
 
-def _image(name: str, source: Source, folder: Path, aside: Path, say: Say) -> record.Artefact:
+def _image(name: str, source: Source, folder: Path, aside: Path, log: Log) -> record.Artefact:
     repository, tag = images.RECIPES[name].repository, versions.image_tag(source.version)
     began = time.monotonic()
     local, layout = f"{_NO_REGISTRY}/{repository}:{tag}", aside / f"{repository}.layout"
-    images.build_tagged(name, local, source.root, str(source.version), source.commit, say)
+    images.build_tagged(name, local, source.root, str(source.version), source.commit, log)
     built = time.monotonic()
     try:
         building.export_layout(local, layout)
@@ -113,7 +113,7 @@ def _image(name: str, source: Source, folder: Path, aside: Path, say: Say) -> re
     )
     shutil.rmtree(layout)
     times = f"built in {built - began:.1f} s, packed in {packed - built:.1f} s, SBOM {time.monotonic() - packed:.1f} s"
-    say(f"{name}: {archive.stat().st_size / 1e6:,.0f} MB; {times}")
+    log(f"{name}: {archive.stat().st_size / 1e6:,.0f} MB; {times}")
     return _artefact(archive, "image", described, image=name, reference=image.name, digest=image.digest)
 
 

@@ -23,7 +23,7 @@ _WHITEOUT = ".wh."
 
 @dataclass(frozen=True)
 class Image:
-    """What an archive says of its image."""
+    """An image as its archive describes it."""
 
     name: str
     digest: str

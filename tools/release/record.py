@@ -1,4 +1,4 @@
-"""`release.json` and `SHA256SUMS`: what a release folder says of itself. Written by `making`, read by `verifying`."""
+"""`release.json` and `SHA256SUMS`: what a release folder holds. Written by `making`, read by `verifying`."""
 
 from __future__ import annotations
 

@@ -44,14 +44,14 @@ def describe(subject: Subject, epoch: int) -> Path:
     Invariant: the same artefact and `epoch` give the same bytes: its namespace is the artefact's SHA-256.
     """
     kind = "oci-dir" if subject.is_image else "dir"
-    said = _syft(
+    output = _syft(
         *("scan", f"{kind}:{subject.content}", "--output", "spdx-json"),
         *("--source-name", subject.name, "--source-version", subject.version),
         *(() if subject.is_image else _FILES_ONLY),
         aside=subject.artefact.parent,
         selection="owned-by-package" if subject.is_image else "all",
     )
-    document = json.loads(said)
+    document = json.loads(output)
     document["name"] = subject.artefact.name
     document["documentNamespace"] = namespace(subject.artefact)
     document["creationInfo"]["created"] = datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

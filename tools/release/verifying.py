@@ -12,13 +12,13 @@ from packaging.version import Version
 from tools.release import chart, oci, record, sbom, versions, wheel
 from tools.release.errors import Refused
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 _LABEL = "org.opencontainers.image."
 _WANTED = ("wheel", "sdist", "chart", "image")
 
 
-def problems(folder: Path, say: Say = lambda line: None) -> list[str]:
-    """What is wrong with it; none: it may be published. What is left out on purpose, but not wrong, is said.
+def problems(folder: Path, log: Log = lambda line: None) -> list[str]:
+    """What is wrong with it; none: it may be published. What is left out on purpose, but not wrong, is logged.
 
     Raises: Refused where the folder is no release at all.
     Cost: 10 s with the CPU images, most of it to unpack them.
@@ -32,8 +32,8 @@ def problems(folder: Path, say: Say = lambda line: None) -> list[str]:
             found.append(f"no {kind}: this release was made with --only; run `make release` for all of it")
     for artefact in release.artefacts:
         found += [f"{artefact.file}: {problem}" for problem in _artefact_problems(artefact, folder)]
-        say(f"{artefact.kind:5} {artefact.file} {artefact.bytes / 1e6:,.1f} MB")
-    return found + list(_fit(release, folder, say))
+        log(f"{artefact.kind:5} {artefact.file} {artefact.bytes / 1e6:,.1f} MB")
+    return found + list(_fit(release, folder, log))
 
 
 def _artefact_problems(artefact: record.Artefact, folder: Path) -> Iterator[str]:
@@ -60,7 +60,7 @@ def _differences(what: str, there: set[tuple[str, str]], listed: set[tuple[str, 
         yield f"{what} {name} {version} is in its SBOM, but not in it; make the release anew"
 
 
-def _fit(release: record.Release, folder: Path, say: Say) -> Iterator[str]:
+def _fit(release: record.Release, folder: Path, log: Log) -> Iterator[str]:
     """Whether versions, tags and commit are the same everywhere."""
     version = versions.parse(release.version)
     for artefact in release.of("wheel"):
@@ -70,7 +70,7 @@ def _fit(release: record.Release, folder: Path, say: Say) -> Iterator[str]:
     for artefact in release.of("image"):
         yield from _image_problems(artefact, release, folder)
     for artefact in release.of("chart"):
-        yield from _chart_problems(folder / artefact.file, version, archives, release, say)
+        yield from _chart_problems(folder / artefact.file, version, archives, release, log)
 
 
 def _image_problems(artefact: record.Artefact, release: record.Release, folder: Path) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _image_problems(artefact: record.Artefact, release: record.Release, folder: 
 
 
 def _chart_problems(
-    packed: Path, version: Version, archives: dict[str, str], release: record.Release, say: Say
+    packed: Path, version: Version, archives: dict[str, str], release: record.Release, log: Log
 ) -> Iterator[str]:
     about = chart.metadata(packed)
     wanted = versions.semver(version), versions.image_tag(version)
@@ -106,7 +106,7 @@ def _chart_problems(
     for image in sorted(named - archives.keys()):
         repository, _, tag = image.rpartition(":")
         if tag == wanted[1] and repository.rpartition("/")[2] in release.left_out:
-            say(f"note: the chart's {image} is not in this release: `make release CUDA=1`, or install with")
-            say("      --set image.trainer.repository=trainer-cpu")
+            log(f"note: the chart's {image} is not in this release: `make release CUDA=1`, or install with")
+            log("      --set image.trainer.repository=trainer-cpu")
         elif "images" not in release.left_out:
             yield f"{packed.name} names {image}, which is in no archive here ({', '.join(sorted(archives))})"

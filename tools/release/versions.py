@@ -26,7 +26,7 @@ def parse(text: str) -> Version:
         (version.pre and version.dev is not None, "a development version of a pre-release"),
     ):
         if wrong:
-            raise Refused(f"{text} is {what}, which a chart's version (SemVer) can't say: write 0.5.1, 0.5.1rc1 …")
+            raise Refused(f"{text} is {what}, which a chart's version (SemVer) can't express: write 0.5.1, 0.5.1rc1 …")
     return version
 
 

@@ -5,7 +5,7 @@
 Three GPUs of known, changing power; one job holds two of them, two hold the third one after the other. Meanwhile NVML's
 child, the exporter and `stoker up` are killed, a GPU is lost, the driver restarts. After each of these the exporter's
 ledger is held against the exact integral of the scenario's power, which is what NVML's own counter shows. At the end
-what the api says of each job is held against the counters on /metrics, and against the power's integral between its
+what the api reports of each job is held against the counters on /metrics, and against the power's integral between its
 worker's first and last act. Exits 1 if an account is off by more than max(1 %, two polls), or a job by more than 1 %
 and one poll.
 """
@@ -294,8 +294,8 @@ def _lived(workers: Path, job_uid: str, attempt: int) -> tuple[float, float]:
 def _counters(run: Run, job_uid: str, uuid: str) -> dict[str, float]:
     """The job's, as they are shown; over their own labels, the methods of energy among them."""
     token = (run.server.data / "scrape.token").read_text().strip()
-    words = Path(f"/proc/{run.exporter()}/cmdline").read_bytes().decode().split("\0")
-    url = f"http://127.0.0.1:{words[words.index('--port') + 1]}/metrics"
+    arguments = Path(f"/proc/{run.exporter()}/cmdline").read_bytes().decode().split("\0")
+    url = f"http://127.0.0.1:{arguments[arguments.index('--port') + 1]}/metrics"
     with urllib.request.urlopen(
         urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"}), timeout=10
     ) as answer:

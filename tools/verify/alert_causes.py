@@ -235,8 +235,8 @@ class World:
     def empty(self) -> None:
         (self.server.data.parent / "filler").unlink()
 
-    def submit(self, name: str, script: str, *words: str, **spec: Any) -> None:
-        trainer = {"command": [sys.executable, "-c", script, *words], "workingDir": "/"}
+    def submit(self, name: str, script: str, *arguments: str, **spec: Any) -> None:
+        trainer = {"command": [sys.executable, "-c", script, *arguments], "workingDir": "/"}
         small = {"gpusPerWorker": 1, "cpu": "100m", "memory": "64Mi"}
         self.client.submit({"trainer": trainer, **small, **spec}, name=name)
         if name == "idle":

@@ -125,6 +125,6 @@ if __name__ == "__main__":
         for call in found[:: given.every]:
             cells = []
             for side in ("before", "after"):
-                said = outcome(folder, call, side, given.suspended)
-                cells.append(f"{said['killed']}: attempts {said['runs']}, each run once, Succeeded, 0 GPUs leaked")
+                ended = outcome(folder, call, side, given.suspended)
+                cells.append(f"{ended['killed']}: attempts {ended['runs']}, each run once, Succeeded, 0 GPUs leaked")
             print(f"| `{call}` | {cells[0]} | {cells[1]} |", flush=True)

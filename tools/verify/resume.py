@@ -227,7 +227,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stoker-verify-") as folder:
         try:
-            words = verify(
+            outcome = verify(
                 Path(folder),
                 options.stops,
                 options.ranks,
@@ -238,7 +238,7 @@ def main() -> int:
         except Mismatch as mismatch:
             print(f"NOT EQUAL: {mismatch}", file=sys.stderr)
             return 1
-    print(words)
+    print(outcome)
     return 0
 
 

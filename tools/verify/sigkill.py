@@ -128,8 +128,8 @@ def _check_job(client: Client, job: TrainingJob, ledger: Path, lines: int, code:
     assert len(runs) == 1, f"{name} ran {len(runs)} times: {runs}"
     assert job.status.phase is (Phase.FAILED if code else Phase.SUCCEEDED), f"{name}: {job.status}"
     assert end.workers[0].exit_code == code, f"{name}: exit code {end.workers[0].exit_code}, not {code}"
-    said = b"".join(client.log_bytes(name)).decode().splitlines()
-    assert said == [f"line {n}" for n in range(lines)], f"{name}: {len(said)} log lines, not {lines}"
+    logged = b"".join(client.log_bytes(name)).decode().splitlines()
+    assert logged == [f"line {n}" for n in range(lines)], f"{name}: {len(logged)} log lines, not {lines}"
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(s, signal.SIG_IGN)
 child = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
 subprocess.Popen([sys.executable, "-c", child])
-print("deaf", flush=True)
+print("ignores signals", flush=True)
 time.sleep(600)
 """
 LOUD = f"""
@@ -59,7 +59,7 @@ class Case:
 
 def _cancel_when_it_runs(client: Client, name: str) -> None:
     client.wait(name, [Phase.RUNNING], 20)
-    until(lambda: b"deaf" in b"".join(client.log_bytes(name)), "the script's first words", 20)
+    until(lambda: b"ignores signals" in b"".join(client.log_bytes(name)), "the script's first line", 20)
     client.cancel(name)
 
 
@@ -107,8 +107,8 @@ def _run(server: Server, client: Client, case: Case) -> tuple[str, ...]:
     assert found == (case.phase, case.category, case.exit_code), f"{case.name}: {found}: {job.status.message}"
     left = [p for p in server.workers() if p.job == case.name]
     assert left == [], f"{case.name}: processes are left: {left}"
-    said = case.check(client, job) if case.check else ""
-    return (case.name, str(found[0]), str(found[1] or "-"), str(found[2]), f"{took_s:.1f} s", "0", said)
+    remark = case.check(client, job) if case.check else ""
+    return (case.name, str(found[0]), str(found[1] or "-"), str(found[2]), f"{took_s:.1f} s", "0", remark)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from .health import ALERTS, HEALTH
 from .model import (
     BAD_ABOVE_ZERO,
     CURRENCY,
-    NOT_TOLD,
+    NOT_REPORTED,
     NOTHING,
     WARN_ABOVE_ZERO,
     Column,
@@ -28,10 +28,10 @@ UP = most(GPU, "stoker_gpu_up")
 HELD = total(GPU, most((*GPU, "uuid", "pod_uid"), "stoker_gpu_allocation_share_ratio"))
 IDLE = most(GPU, "stoker_gpu_idle_seconds")
 SM = f"sum by (cluster, node, gpu) ({rate('stoker_gpu_sm_active_seconds_total')})"
-_TELL_SM = f"on (cluster, node, gpu) {increase('stoker_gpu_sm_active_seconds_total')}"
+_REPORTS_SM = f"on (cluster, node, gpu) {increase('stoker_gpu_sm_active_seconds_total')}"
 GOODPUT = (
     f"sum({increase('stoker_gpu_sm_active_seconds_total')})"
-    f" / sum({increase('stoker_gpu_account_seconds_total')} and {_TELL_SM})"
+    f" / sum({increase('stoker_gpu_account_seconds_total')} and {_REPORTS_SM})"
 )
 WASTED_H = f"{increase('stoker_job_gpu_idle_seconds_total')} / 3600"
 GPU_HOURS = f"{increase('stoker_job_gpu_allocated_seconds_total')} / 3600"
@@ -86,7 +86,7 @@ _NUMBERS = (
         decimals=1,
         base="red",
         steps=((0.1, "orange"), (0.3, "green")),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     stat(
         "Wasted GPU-hours",

@@ -1,4 +1,4 @@
-"""Nodes and their GPUs: are they well, what do they do, what holds them back, whose are they. Pure data."""
+"""Nodes and their GPUs: health, activity, what holds them back, whose they are. Pure data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .gpu_holders import OWNERS, WHICH
 from .gpu_queries import HERE, NAME, RECOVERY, UP, UP_STATES, WHERE, XID, XID_AGO, each, gauge
 from .model import (
     BAD_ABOVE_ZERO,
-    NOT_TOLD,
+    NOT_REPORTED,
     WARN_ABOVE_ZERO,
     Annotation,
     Column,
@@ -59,7 +59,7 @@ _BANNER: tuple[Panel, ...] = (
         "none",
         Query(_worst(gauge("stoker_gpu_recovery_action")), NAME),
         states=RECOVERY,
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
         width=12,
         height=_LINE,
     ),
@@ -86,7 +86,7 @@ _BANNER: tuple[Panel, ...] = (
         ),
         steps=((0.5, "red"),),
         decimals=0,
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
         width=12,
         height=_LINE,
     ),
@@ -136,7 +136,7 @@ _WEAR = (
             states={0: ("none", "green"), 1: ("after a reset", "orange")},
         ),
         Column("Fabric", gauge("stoker_gpu_fabric_state"), "none", states=_FABRIC),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
         most=200,
         height=7,
     ),
@@ -163,7 +163,7 @@ _WORK = (
         each("stoker_gpu_sm_active_ratio", lowest=True),
         width=12,
         high=1,
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     series(
         "Busy by GPU",
@@ -217,7 +217,7 @@ _HEAT = (
         "Of the device memory, where reported.",
         "celsius",
         each("stoker_gpu_temperature_celsius", eq("sensor", "memory")),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     series(
         "Thermal margin",
@@ -227,7 +227,7 @@ _HEAT = (
         low=None,
         base="red",
         steps=((5, "orange"), (15, "green")),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
         width=12,
     ),
     series(
@@ -280,7 +280,7 @@ _STATES = (
         ),
         {0: ("no", "green"), 1: ("held down", "orange")},
         height=7,
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
 )
 
@@ -294,14 +294,14 @@ _LINKS = (
             f"or {of('stoker_gpu_pcie_bytes_per_second', *HERE)})",
             "{{direction}}",
         ),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     series(
         "NVLink",
         "Bytes per second, all links of all GPUs chosen.",
         "Bps",
         Query(f"sum by (direction) ({rate('stoker_gpu_nvlink_bytes_total', *HERE)})", "{{direction}}"),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     series(
         "Link errors",

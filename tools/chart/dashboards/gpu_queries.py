@@ -11,7 +11,7 @@ WHERE = {"node": "Node", "gpu": "GPU"}
 UP = most(GPU, "stoker_gpu_up", *HERE)
 UP_STATES = {1: ("up", "green"), 0: ("LOST", "red")}
 RECOVERY = {
-    0: ("well", "green"),
+    0: ("healthy", "green"),
     1: ("RESET", "red"),
     2: ("REBOOT NODE", "red"),
     3: ("DRAIN P2P", "orange"),

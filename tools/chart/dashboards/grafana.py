@@ -1,6 +1,6 @@
 """From the model to the JSON that Grafana imports. Pure. Called by `files`.
 
-Queries of stats, bars and tables are instant, those of time series are ranges. `DOCS` is where links to words lead.
+Queries of stats, bars and tables are instant, those of time series are ranges. `DOCS` is where links to the docs lead.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def _table(one: Panel) -> dict[str, Any]:
         steps.append({"id": "limit", "options": {"limitField": str(one.most)}})
     cells = [_cells(column) for column in one.columns]
     linked = [_linked(heading) for heading in one.labels.values() if heading in LINKS]
-    cells += [_coloured(heading, colors) for heading, colors in one.words.items()]
+    cells += [_coloured(heading, colors) for heading, colors in one.colors.items()]
     defaults: dict[str, Any] = {"custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": False}}
     defaults |= {"thresholds": _thresholds((), "green"), "noValue": NOTHING}
     return {

@@ -27,7 +27,7 @@ _ALERTS = (
             "job_name": "Job",
         },
         Column("Pages", none_is_zero(total(_EACH, _CRITICAL), total(_EACH, ALERTS)), "none"),
-        words={"Severity": {"critical": "red", "warning": "orange"}},
+        colors={"Severity": {"critical": "red", "warning": "orange"}},
         sort="Pages",
     ),
 )

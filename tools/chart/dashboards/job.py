@@ -10,7 +10,7 @@ from __future__ import annotations
 from .cluster import CLUSTER
 from .model import (
     CURRENCY,
-    NOT_TOLD,
+    NOT_REPORTED,
     NOTHING,
     Annotation,
     Column,
@@ -26,7 +26,7 @@ from .model import (
 from .queries import GPU, RANGE, eq, increase, lasting, most_over, of, priced, rate, total
 
 THIS = 'job_uid=~"$run"'
-# Of which job a trainer speaks is its pod's label, of which project is known: another project's pods are left out.
+# A trainer's job is its pod's label, its project is known: another project's pods are left out.
 ITS_TRAINER = THIS + ', project="$project"'
 WORKER = ("cluster", "node", "gpu", "attempt", "worker")
 NAME = "worker {{worker}} on {{node}}/{{gpu}}"
@@ -73,7 +73,7 @@ _NOW = (
         "percentunit",
         Query(most_over((), "stoker_train_progress_ratio", ITS_TRAINER)),
         base="blue",
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     stat(
         "Time left",
@@ -81,7 +81,7 @@ _NOW = (
         "s",
         Query(f"max({of('stoker_train_eta_seconds', ITS_TRAINER)})"),
         base="blue",
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     stat(
         "Last step",
@@ -89,7 +89,7 @@ _NOW = (
         "dateTimeFromNow",
         Query(f"1000 * {most_over((), 'stoker_job_progress_timestamp_seconds', THIS)}"),
         base="blue",
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     stat(
         "Stalled",
@@ -97,7 +97,7 @@ _NOW = (
         "none",
         Query(most_over((), "stoker_job_stalled", THIS)),
         states={0: ("no", "green"), 1: ("STALLED", "red")},
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     stat(
         "Last checkpoint",
@@ -113,7 +113,7 @@ _NOW = (
         "none",
         Query(most_over((), "stoker_job_failures", THIS)),
         steps=((1, "orange"), (3, "red")),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     stat(
         "GPU-hours",
@@ -139,7 +139,7 @@ _NOW = (
         decimals=1,
         base="red",
         steps=((0.1, "orange"), (0.3, "green")),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     stat(
         "Energy",
@@ -148,7 +148,7 @@ _NOW = (
         Query(_JOULES),
         decimals=2,
         base="blue",
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     stat(
         "Energy unobserved",
@@ -157,7 +157,7 @@ _NOW = (
         Query(_sum("stoker_job_gpu_energy_joules_total", eq("method", "exclusive_unobserved"))),
         decimals=2,
         base="blue",
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     stat(
         "Cost",
@@ -178,7 +178,7 @@ _NOW = (
         ),
         decimals=3,
         base="blue",
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     stat(
         "Memory peak",
@@ -191,26 +191,26 @@ _NOW = (
         decimals=0,
         base="orange",
         steps=((0.25, "green"), (0.97, "orange")),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
 )
 
 _TRAINING = (
-    series("Samples per second", "Of all ranks.", "short", Query(_SAMPLES, "samples/s"), none=NOT_TOLD),
+    series("Samples per second", "Of all ranks.", "short", Query(_SAMPLES, "samples/s"), none=NOT_REPORTED),
     series(
         "Loss",
         "Of the latest step read, by attempt.",
         "short",
         Query(f"max by (attempt) ({of('stoker_train_loss', ITS_TRAINER)})", "attempt {{attempt}}"),
         low=None,
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     series(
         "Samples per joule",
         "Falls when GPUs wait, or run above their most efficient clock.",
         "short",
         Query(f"{_SAMPLES} / ({_ENERGY_W} > 0)", "samples/J"),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     series(
         "Step time",
@@ -223,7 +223,7 @@ _TRAINING = (
             )
             for q in (0.5, 0.9, 0.99)
         ),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     series(
         "Time by phase",
@@ -233,7 +233,7 @@ _TRAINING = (
         Query(_WAITING_S, "waiting for data"),
         Query(f"sum by (phase) ({rate(_PHASES, ITS_TRAINER, _OTHER)})", "{{phase}}"),
         stack=True,
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     series(
         "Step and checkpointed step",
@@ -241,7 +241,7 @@ _TRAINING = (
         "short",
         Query(f"max({of('stoker_job_step', THIS)})", "step"),
         Query(f"max({of('stoker_train_checkpoint_last_step', ITS_TRAINER)})", "in the checkpoint"),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     series(
         "Checkpoint age",
@@ -257,7 +257,7 @@ _TRAINING = (
         "short",
         Query(f"60 * sum by (reason) ({rate('stoker_train_steps_skipped_total', ITS_TRAINER)})", "skipped: {{reason}}"),
         Query(f"60 * sum({rate('stoker_train_oom_total', ITS_TRAINER)})", "out of memory"),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     series(
         "Workers and attempts",
@@ -278,7 +278,7 @@ _GPUS = (
         Query(total(WORKER, rate("stoker_job_gpu_sm_active_seconds_total", THIS)), NAME),
         high=1,
         width=12,
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     series(
         "Busy by worker",
@@ -307,7 +307,7 @@ _GPUS = (
         "Of its GPUs, or its shares of them.",
         "watt",
         Query(_ENERGY_W, "power"),
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     bars(
         "Memory peak by GPU",
@@ -322,7 +322,7 @@ _GPUS = (
         base="orange",
         steps=((0.25, "green"), (0.97, "orange")),
         width=12,
-        none=NOT_TOLD,
+        none=NOT_REPORTED,
     ),
     table(
         "GPUs used",

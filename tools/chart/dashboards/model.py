@@ -1,4 +1,4 @@
-"""What a dashboard is made of: plain data, in the words of Grafana. Owns no JSON (`grafana`) and no PromQL (`queries`).
+"""What a dashboard is made of: plain data, in Grafana's terms. Owns no JSON (`grafana`) and no PromQL (`queries`).
 
 Units are Grafana's: percentunit (0..1), watt, kwatth, celsius, bytes, Bps, hertz, s, h, short, none.
 """
@@ -21,9 +21,9 @@ CURRENCY = "currency:"
 
 BAD_ABOVE_ZERO: Steps = ((1, "red"),)
 WARN_ABOVE_ZERO: Steps = ((1, "orange"),)
-NOT_TOLD = "N/A"
+NOT_REPORTED = "N/A"
 """For what some GPUs or installations never show. A panel that is empty only when nothing is collected has no such
-text: Grafana then says `No data`."""
+text: Grafana then shows `No data`."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Panel:
     states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Value → (text, colour)."""
     none: str = ""
-    """Message where there is no value; see NOT_TOLD."""
+    """Message where there is no value; see NOT_REPORTED."""
     by_name: bool = False
     """A stat that shows the series' name instead of its value."""
     columns: tuple[Column, ...] = ()
@@ -77,7 +77,7 @@ class Panel:
     """Of a table: label → heading, in order; other labels are not shown."""
     sort: str = ""
     """Heading of the column by which a table is sorted, the largest first."""
-    words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    colors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of a table: heading of a label → its value → the cell's colour."""
     most: int = 0
     """Rows of a table at most; 0: all."""

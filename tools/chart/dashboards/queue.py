@@ -28,7 +28,7 @@ _IDLE = named(total(JOB, increase("stoker_job_gpu_idle_seconds_total")), HERE)
 _BUSY = named(total(JOB, increase("stoker_job_gpu_busy_seconds_total")), HERE)
 _SM_S = increase("stoker_job_gpu_sm_active_seconds_total")
 _SM = named(total(JOB, _SM_S), HERE)
-_HELD_TOLD = named(f"({total(JOB, _HELD_S)} and on (cluster, job_uid) {_SM_S})", HERE)
+_HELD_OBSERVED = named(f"({total(JOB, _HELD_S)} and on (cluster, job_uid) {_SM_S})", HERE)
 _JOULES = named(total(JOB, increase("stoker_job_gpu_energy_joules_total")), HERE)
 _COST = named(total(JOB, priced(f"{total((*GPU, 'job_uid'), _HELD_S)} / 3600")), HERE)
 # The share of a GPU's time; where GPUs do not report SM activity there is none, and it is no reason.
@@ -75,7 +75,7 @@ def _columns(by: tuple[str, ...]) -> tuple[Column, ...]:
         ),
         Column(
             "SM activity",
-            f"{total(by, _SM)} / {total(by, _HELD_TOLD)}",
+            f"{total(by, _SM)} / {total(by, _HELD_OBSERVED)}",
             "percentunit",
             base="red",
             steps=_SM_STEPS,

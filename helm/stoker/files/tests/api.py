@@ -22,8 +22,8 @@ def ask(path, **headers):
                 text = answer.read().decode()
                 return json.loads(text) if "json" in answer.headers.get_content_type() else text.strip()
         except OSError as error:
-            said = error.read().decode() if hasattr(error, "read") else error
-            print(f"{path}: {said}", file=sys.stderr, flush=True)
+            detail = error.read().decode() if hasattr(error, "read") else error
+            print(f"{path}: {detail}", file=sys.stderr, flush=True)
             if time.monotonic() > DEADLINE:
                 raise SystemExit(1) from None
             time.sleep(1)
