@@ -208,7 +208,7 @@ class Connection(HttpToolsProtocol):
                 await self.flow.drain()
         return not self.transport.is_closing()
 
-    def hold_little(self) -> None:
+    def limit_buffers(self) -> None:
         """Keep little for a peer that does not read: by default the kernel takes megabytes. It may have left."""
         self._streams = True
         if self.transport.is_closing():

@@ -274,7 +274,7 @@ def test_a_peer_that_left_before_its_stream_began():
         line.transport.abort()
         await until(line.transport.is_closing)
         await asyncio.sleep(0)
-        line.hold_little()
+        line.limit_buffers()
 
     near, far = socket.socketpair()
     with far:

@@ -22,7 +22,7 @@ from stoker_job.progress import ProgressFile
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "progress.json"
     monkeypatch.setenv("STOKER_PROGRESS_FILE", str(path))
-    monkeypatch.setattr(stoker_job.progress, "_complained", False)
+    monkeypatch.setattr(stoker_job.progress, "_warned", False)
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     return path

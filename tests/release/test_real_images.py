@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 def made(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     build.build("helm")
     build.build("release")
-    return making.make(making.Wish(version="0.5.1", out=tmp_path_factory.mktemp("dist"), root=checkout))
+    return making.make(making.Options(version="0.5.1", out=tmp_path_factory.mktemp("dist"), root=checkout))
 
 
 def listed(made: Path, name: str) -> oci.Installed:

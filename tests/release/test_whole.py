@@ -30,7 +30,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(kept: Path, checkout: Path, tmp_path: Path) -> Path:
     """A release of 0.5.1 with its own copy, made once."""
     if not (kept / "0.5.1").exists():
-        making.make(making.Wish(version="0.5.1", out=kept, root=checkout))
+        making.make(making.Options(version="0.5.1", out=kept, root=checkout))
     return Path(shutil.copytree(kept / "0.5.1", tmp_path / "0.5.1"))
 
 
@@ -42,7 +42,7 @@ def resum(folder: Path) -> None:
 def test_the_same_commit_gives_the_same_bytes_and_cuda_one_image_more(
     made: Path, checkout: Path, tmp_path: Path
 ) -> None:
-    again = making.make(making.Wish(version="0.5.1", cuda=True, out=tmp_path / "again", root=checkout))
+    again = making.make(making.Options(version="0.5.1", cuda=True, out=tmp_path / "again", root=checkout))
     names, cuda = {path.name for path in made.iterdir()}, "trainer-cuda-0.5.1.oci.tar"
     assert {path.name for path in again.iterdir()} == names | {cuda, f"{cuda}.spdx.json"} and len(names) == 12
     for name in sorted(names - {record.FILE, "SHA256SUMS"}):
@@ -75,7 +75,7 @@ def test_it_is_whole(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_second_run_replaces_the_first(made: Path, checkout: Path) -> None:
     (made / "old").write_text("")
-    making.make(making.Wish(version="0.5.1", parts=("chart",), out=made.parent, root=checkout))
+    making.make(making.Options(version="0.5.1", parts=("chart",), out=made.parent, root=checkout))
     assert {path.name for path in made.iterdir()} == {
         *("release.json", "SHA256SUMS", "stoker-0.5.1.tgz", "stoker-0.5.1.tgz.spdx.json")
     }
@@ -124,7 +124,7 @@ def test_another_archives_sbom_is_told(made: Path) -> None:
 
 
 def test_a_chart_of_another_version_is_told(made: Path, checkout: Path, kept: Path) -> None:
-    other = making.make(making.Wish(version="0.5.2", parts=("chart",), out=kept.parent / "other", root=checkout))
+    other = making.make(making.Options(version="0.5.2", parts=("chart",), out=kept.parent / "other", root=checkout))
     shutil.copy(other / "stoker-0.5.2.tgz", made / "stoker-0.5.1.tgz")
     resum(made)
     found = " ".join(verifying.problems(made))
@@ -146,7 +146,7 @@ def test_too_little_disk_is_told_before_anything_is_built(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(making.images.machine.shutil, "disk_usage", lambda path: usage._replace(free=29 * 10**9))
     with pytest.raises(making.images.NotEnoughDisk, match=r"trainer-cuda needs 30\.0 GB"):
-        making.make(making.Wish(version="0.5.1", cuda=True, out=tmp_path, root=checkout))
+        making.make(making.Options(version="0.5.1", cuda=True, out=tmp_path, root=checkout))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -109,18 +109,18 @@ def test_fp16_is_hopeless_only_at_the_floor():
     scaler = LossScaler("fp16", CPU, growth_steps=7)
     halvings = 16  # from 2**16 to the floor of 1
     feed(scaler, [False] * (halvings + precision.BAD_STEPS - 1))
-    assert not scaler.hopeless()
+    assert not scaler.too_many_skipped()
     feed(scaler, [False])
-    assert scaler.hopeless()
+    assert scaler.too_many_skipped()
 
 
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_without_a_scale_a_row_of_bad_steps_is_hopeless(name):
     scaler = LossScaler(name, CPU, growth_steps=7)
     feed(scaler, [False] * (precision.BAD_STEPS - 1) + [True] + [False] * (precision.BAD_STEPS - 1))
-    assert not scaler.hopeless()
+    assert not scaler.too_many_skipped()
     feed(scaler, [False])
-    assert scaler.hopeless()
+    assert scaler.too_many_skipped()
     assert scaler.scale.item() == 1.0
 
 

@@ -130,7 +130,7 @@ class Bench:
         return {name: cpu_s(pid) for name, pid in pids.items()}
 
     def check_operator(self) -> None:
-        """Raises: RuntimeError with the end of its log where it has exited: what waits for it waits in vain."""
+        """Raises: RuntimeError with the end of its log where it has exited: what waits for it would wait for ever."""
         assert self._operator is not None
         if self._operator.poll() is not None:
             raise RuntimeError("the operator has exited: " + (self._folder / "operator.log").read_text()[-3000:])
@@ -266,7 +266,7 @@ async def measured(run: Bench, nodes: int, jobs: int, log: Callable[[str], None]
     log(f"| admitted (status written, pod made) | **{admitted:.0f} jobs/s** ({took:.1f} s) |")
     await asyncio.sleep(5)  # events are written behind the work
     made = await run.writes() - before
-    log(f"| API writes per job | {sum(made.values()) / jobs:.2f}: {spelt(made, jobs)} |")
+    log(f"| API writes per job | {sum(made.values()) / jobs:.2f}: {listed(made, jobs)} |")
     cpu = {name: 1000 * (used - cpu_before[name]) / jobs for name, used in run.cpu_s().items()}
     log(f"| CPU per job | {', '.join(f'{name} **{ms:.1f} ms**' for name, ms in cpu.items())} |")
     log(f"| operator's memory | {run.rss_mib():.0f} MiB |")
@@ -282,7 +282,7 @@ async def measured(run: Bench, nodes: int, jobs: int, log: Callable[[str], None]
     log(f"| memory then | **{run.rss_mib():.0f} MiB** (10 s later, CPU {run.cpu_s()['operator']:.0f} s) |")
 
 
-def spelt(made: Counter[str], jobs: int) -> str:
+def listed(made: Counter[str], jobs: int) -> str:
     return ", ".join(f"{name} {count / jobs:.2f}" for name, count in made.most_common(6))
 
 

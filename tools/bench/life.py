@@ -35,7 +35,7 @@ from stoker.store.clock import SystemClock
 from tests.support.testbed import build
 from tests.support.testbed.control_plane import API, ETCD
 from tools.bench import kueue
-from tools.bench.cluster import AT_ONCE, GPUS, PROJECT, USER, Bench, at_once, control_plane, prepare, spelt
+from tools.bench.cluster import AT_ONCE, GPUS, PROJECT, USER, Bench, at_once, control_plane, listed, prepare
 from tools.bench.mimic import Mimic
 from tools.bench.record import record
 
@@ -189,7 +189,7 @@ async def run_kueue(life: Life, name: str, shape: kueue.Shape) -> None:
     pods = len([one for one in life.pods.values() if not one.metadata.name.startswith(ALONE)]) / count
     found["server_ms_per_job_without_pods"] = 1e3 * (used[API] + used[ETCD]) / count - per_pod * pods
     print(f"{name}: " + ", ".join(f"{what} {figure:.4g}" for what, figure in found.items()))
-    print(f"  writes per job: {spelt(made, count)}")
+    print(f"  writes per job: {listed(made, count)}")
     print("  mean wait: " + ", ".join(f"{kind} {sum(times) / len(times):.2f} s" for kind, times in waits.items()))
     record(shape=name, **found, writes={what: n / count for what, n in made.items() if n >= count / 20})
 
@@ -225,7 +225,7 @@ async def run_reclaim(life: Life, nodes: int) -> None:
     found |= {f"{part}_ms_each": 1e3 * seconds / count for part, seconds in used.items()}
     found["all_against_cpu_ratio"] = all_s / (sum(used.values()) / (os.cpu_count() or 1))
     print("reclaim: " + ", ".join(f"{what} {figure:.4g}" for what, figure in found.items()))
-    print(f"  writes per claimant: {spelt(made, count)}")
+    print(f"  writes per claimant: {listed(made, count)}")
     record(what="reclaim", **found)
 
 

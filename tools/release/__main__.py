@@ -36,8 +36,8 @@ def _make(argv: list[str]) -> int:
     if unknown := [part for part in parts if part not in making.PARTS]:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(making.PARTS)}")
     started = time.monotonic()
-    wish = making.Wish(asked.version, parts, asked.cuda, asked.dirty, asked.out)
-    folder = making.make(wish, log=lambda line: print(line, file=sys.stderr, flush=True))
+    options = making.Options(asked.version, parts, asked.cuda, asked.dirty, asked.out)
+    folder = making.make(options, log=lambda line: print(line, file=sys.stderr, flush=True))
     print(f"made in {time.monotonic() - started:.0f} s", file=sys.stderr)
     print(folder)
     return 0

@@ -26,7 +26,7 @@ _NO_REGISTRY = "stoker.release"
 
 
 @dataclass(frozen=True)
-class Wish:
+class Options:
     """What was asked for."""
 
     version: str = ""
@@ -39,38 +39,38 @@ class Wish:
     """The checkout that is released."""
 
 
-def make(wish: Wish, log: Log = lambda line: None) -> Path:
+def make(options: Options, log: Log = lambda line: None) -> Path:
     """The folder `dist/<version>`, new: what a former run left under this version is replaced once all is made.
 
     Raises: Refused, images.BuildFailed, images.Missing, images.NotEnoughDisk.
     Cost: see docs/release.md.
     """
-    wish.out.mkdir(parents=True, exist_ok=True)
-    for name in _wanted_images(wish):  # refused before minutes of work, not after
-        images.machine.require_disk(name, images.RECIPES[name].disk_bytes, wish.out, building.STORAGE)
-    with tempfile.TemporaryDirectory(prefix=".release-", dir=wish.out) as aside:
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in _wanted_images(options):  # refused before minutes of work, not after
+        images.machine.require_disk(name, images.RECIPES[name].disk_bytes, options.out, building.STORAGE)
+    with tempfile.TemporaryDirectory(prefix=".release-", dir=options.out) as aside:
         tree, folder = Path(aside) / "source", Path(aside) / "made"
         tree.mkdir()
         folder.mkdir()
-        source = take(tree, version=wish.version, allow_dirty=wish.dirty, root=wish.root)
+        source = take(tree, version=options.version, allow_dirty=options.dirty, root=options.root)
         log(f"stoker {source.version} of commit {source.commit}")
         made: list[record.Artefact] = []
         for part, build in (("wheel", _wheel), ("chart", _chart), ("images", _images)):
-            if part in wish.parts:
-                made += build(source, folder, Path(aside), wish, log)
-        left_out = [part for part in PARTS if part not in wish.parts]
-        if "images" in wish.parts:
+            if part in options.parts:
+                made += build(source, folder, Path(aside), options, log)
+        left_out = [part for part in PARTS if part not in options.parts]
+        if "images" in options.parts:
             left_out += [name for name in IMAGES if name not in {artefact.image for artefact in made}]
         record.write(_record(source, made, left_out), folder)
         folder.chmod(0o755)
-        final = wish.out / str(source.version)
+        final = options.out / str(source.version)
         if final.exists():
             final.rename(Path(aside) / "former")
         folder.rename(final)
     return final
 
 
-def _wheel(source: Source, folder: Path, aside: Path, wish: Wish, log: Log) -> Iterable[record.Artefact]:
+def _wheel(source: Source, folder: Path, aside: Path, options: Options, log: Log) -> Iterable[record.Artefact]:
     started = time.monotonic()
     for path in wheel.build(source, folder):
         kind = "wheel" if path.suffix == ".whl" else "sdist"
@@ -78,20 +78,20 @@ def _wheel(source: Source, folder: Path, aside: Path, wish: Wish, log: Log) -> I
     log(f"wheel and sdist in {time.monotonic() - started:.1f} s")
 
 
-def _chart(source: Source, folder: Path, aside: Path, wish: Wish, log: Log) -> Iterable[record.Artefact]:
+def _chart(source: Source, folder: Path, aside: Path, options: Options, log: Log) -> Iterable[record.Artefact]:
     started = time.monotonic()
     path = chart.package(str(source.version), folder, source.root, source.epoch)
     yield _unpacked(path, "chart", source, aside)
     log(f"chart in {time.monotonic() - started:.1f} s")
 
 
-def _images(source: Source, folder: Path, aside: Path, wish: Wish, log: Log) -> Iterable[record.Artefact]:
-    for name in _wanted_images(wish):
+def _images(source: Source, folder: Path, aside: Path, options: Options, log: Log) -> Iterable[record.Artefact]:
+    for name in _wanted_images(options):
         yield _image(name, source, folder, aside, log)
 
 
-def _wanted_images(wish: Wish) -> list[str]:
-    return [name for name in IMAGES if "images" in wish.parts and (name != "trainer-cuda" or wish.cuda)]
+def _wanted_images(options: Options) -> list[str]:
+    return [name for name in IMAGES if "images" in options.parts and (name != "trainer-cuda" or options.cuda)]
 
 
 def _image(name: str, source: Source, folder: Path, aside: Path, log: Log) -> record.Artefact:

@@ -178,7 +178,7 @@ def check(folder: Path) -> tuple[list[Row], list[JobRow]]:
             _submit(client, "pair", 2, ends["pair"])
             _submit(client, "first", 1, ends["first"])
         run.note("jobs run")
-        for after, happen in _happenings(run):
+        for after, happen in _disturbances(run):
             happen()
             run.note(after)
         with server.client() as client:
@@ -204,7 +204,7 @@ def _submit(client: Client, name: str, gpus: int, end: Path) -> None:
     client.wait(name, [Phase.RUNNING], 180)
 
 
-def _happenings(run: Run) -> list[tuple[str, Callable[[], None]]]:
+def _disturbances(run: Run) -> list[tuple[str, Callable[[], None]]]:
     server, scenario = run.server, run.scenario
 
     def exporter() -> int:

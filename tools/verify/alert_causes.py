@@ -49,7 +49,7 @@ class World:
         yield "hardware", self.hardware()
         yield "the jobs", self.jobs()
         what = "a living worker's launch.json can't be read"
-        yield "attribution", [Case("StokerGpuAttributionFailing", what, self.garble, self.mend)]
+        yield "attribution", [Case("StokerGpuAttributionFailing", what, self.add_broken_worker, self.end_broken_worker)]
         stop, go_on = signal.SIGSTOP, signal.SIGCONT
         what = "the exporter is stopped (SIGSTOP)"
         hangs = Case("StokerExporterDown", what, self.exporter(stop), self.exporter(go_on))
@@ -112,7 +112,7 @@ class World:
             Case("StokerGpuIdle", "a job that holds a GPU and sleeps", idle, self.wake),
             Case("StokerJobIdle", "the same"),
             Case("StokerJobStalled", "a job whose step does not change, deaf to signals", stall, lambda: None),
-            Case("StokerJobCheckpointOverdue", "a job that saves no more", overdue, saves.touch),
+            Case("StokerJobCheckpointOverdue", "a job that no longer saves", overdue, saves.touch),
             Case("StokerJobFailsRepeatedly", "a job that exits with 3, four times", crash),
         ]
 
@@ -168,19 +168,19 @@ class World:
         self.scenario.write()
 
     def xid(self, gpu: int, number: int) -> Callable[[], None]:
-        def happens() -> None:
+        def act() -> None:
             self.scenario.xid(gpu, time.time() + 0.5, number)
             self.scenario.write()
 
-        return happens
+        return act
 
     def stray(self, there: bool) -> Callable[[], None]:
-        def happens() -> None:
+        def act() -> None:
             found = [(1, 9 * GIB, 0.0)] if there else []
             self.scenario.gpus[STRAY].step(time.time() + 0.2, processes=found, used=9 * GIB if there else 0)
             self.scenario.write()
 
-        return happens
+        return act
 
     def grow(self) -> None:
         gpu, now = self.scenario.gpus[FULL], time.time()
@@ -197,7 +197,7 @@ class World:
         """The idle job's GPU works."""
         self.step(0, busy=90, sm=60, used=9 * GIB)
 
-    def garble(self) -> None:
+    def add_broken_worker(self) -> None:
         folder = self.server.data / "workers" / "00000000-0000-4000-8000-000000000000"
         folder.mkdir()
         (folder / "launch.json").write_text("{")
@@ -205,15 +205,15 @@ class World:
         self._locked.append(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600))
         fcntl.flock(self._locked[-1], fcntl.LOCK_EX)
 
-    def mend(self) -> None:
+    def end_broken_worker(self) -> None:
         os.close(self._locked.pop())
 
     def exporter(self, number: signal.Signals) -> Callable[[], None]:
-        def happens() -> None:
+        def act() -> None:
             (pid,) = self.server.exporters()
             os.kill(pid, number)
 
-        return happens
+        return act
 
     def pause(self) -> None:
         self.exporter(signal.SIGSTOP)()
@@ -221,11 +221,11 @@ class World:
         self.exporter(signal.SIGCONT)()
 
     def up(self, number: signal.Signals) -> Callable[[], None]:
-        def happens() -> None:
+        def act() -> None:
             assert self.server.process is not None
             self.server.process.send_signal(number)
 
-        return happens
+        return act
 
     def fill(self) -> None:
         space = os.statvfs(self.server.data)

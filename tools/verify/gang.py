@@ -72,7 +72,7 @@ def check(data: Path) -> dict[str, object]:
         thread = threading.Thread(target=watch.run)
         thread.start()
         try:
-            figures = _story(server, client)
+            figures = _scenario(server, client)
         finally:
             watch.stop()
             thread.join()
@@ -87,7 +87,7 @@ def check(data: Path) -> dict[str, object]:
     }
 
 
-def _story(server: Server, client: Client) -> dict[str, object]:
+def _scenario(server: Server, client: Client) -> dict[str, object]:
     # One GPU is held; the gang needs two: nothing of it may run, and `why` must say by how much it is short.
     client.submit(hold(3, queue="narrow"), name="n1")
     client.wait("n1", [Phase.RUNNING], 20)

@@ -40,7 +40,7 @@ def report(
     try:
         _file_of(path).take({name: value for name, value in fields.items() if value is not None}, metrics, checkpoint)
     except Exception as error:  # noqa: BLE001 (a training must not end because it is watched)
-        _complain(error)
+        _warn_once(error)
 
 
 class ProgressFile:
@@ -77,7 +77,7 @@ class ProgressFile:
                 if self._waiting:
                     self._write()
         except Exception as error:  # noqa: BLE001
-            _complain(error)
+            _warn_once(error)
 
     def _write(self) -> None:
         self._waiting, self._due_s = False, self._now() + EVERY_S
@@ -91,7 +91,7 @@ class ProgressFile:
 
 
 _files: dict[str, ProgressFile] = {}
-_complained = False
+_warned = False
 
 
 def _file_of(path: str) -> ProgressFile:
@@ -117,8 +117,8 @@ def _plain(value: Any) -> Any:
     return item() if callable(item) else str(value)
 
 
-def _complain(error: Exception) -> None:
-    global _complained
-    if not _complained:
-        _complained = True
+def _warn_once(error: Exception) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
         sys.stderr.write("[stoker] progress can't be reported: %r\n" % error)

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from .optim import Rate
-from .recipe import Expectant, Source
+from .recipe import PrefetchingSource, Source
 from .settings import Settings
 
 WARM_UP = 3
@@ -48,7 +48,7 @@ def reason_against(settings: Settings, device: torch.device, world: int, source:
         return "muon's update is none of the fused kernels"
     if settings.compile != "off" or settings.activation_checkpointing:
         return "compile and activationCheckpointing do not go with it"
-    if isinstance(source, Expectant) and source.streamed:
+    if isinstance(source, PrefetchingSource) and source.streamed:
         return "the data is streamed: it does not fit on the GPU"
     return None
 
@@ -88,7 +88,7 @@ class StepGraph:
             place.fill_(value)
         if self._steps < WARM_UP:
             self._steps += 1
-            return _beside(self._stream, body, inputs)
+            return _on_stream(self._stream, body, inputs)
         if self._replay is None:
             self._replay, self._outputs = record(self._stream, body, inputs)
         assert self._outputs is not None
@@ -104,7 +104,7 @@ def record(stream: torch.cuda.Stream | None, body: Body, inputs: Inputs) -> tupl
     return graph.replay, outputs
 
 
-def _beside(stream: torch.cuda.Stream | None, body: Body, inputs: Inputs) -> Outputs:
+def _on_stream(stream: torch.cuda.Stream | None, body: Body, inputs: Inputs) -> Outputs:
     if stream is None:
         return body(inputs)
     stream.wait_stream(torch.cuda.current_stream())

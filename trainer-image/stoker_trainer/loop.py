@@ -20,7 +20,7 @@ from .errors import Diverged, Stopped
 from .evaluate import evaluate
 from .measure import memory_peak
 from .precision import BAD_STEPS, SCALE_FLOOR
-from .recipe import Expectant
+from .recipe import PrefetchingSource
 from .report import Silent
 from .save import Keeper
 from .step import share, train_step
@@ -46,7 +46,7 @@ class Loop:
         self._t, self._keeper, self._report = training, keeper, report
         self._stop, self._trace, self._beat, self._keep_best = stop, trace, beat, keep_best
         self._orders: dict[int, torch.Tensor] = {}  # of this epoch, and of the next one where a source fetches ahead
-        self._expectant = training.data if isinstance(training.data, Expectant) else None
+        self._prefetching = training.data if isinstance(training.data, PrefetchingSource) else None
         self._mark = self._saved_at = time.monotonic()
 
     def run(self) -> None:
@@ -75,10 +75,10 @@ class Loop:
         t, cursor = self._t, self._t.cursor
         asked = time.monotonic()
         rows = self._rows(cursor.epoch, cursor.consumed)
-        if self._expectant is not None and cursor.step + 1 < t.total_steps:
+        if self._prefetching is not None and cursor.step + 1 < t.total_steps:
             at = cursor.consumed + len(rows)
             after = self._rows(cursor.epoch, at) if at < t.train_rows else self._rows(cursor.epoch + 1, 0)
-            self._expectant.expect(after[share(t.ranks.rank, t.ranks.world, len(after))])
+            self._prefetching.expect(after[share(t.ranks.rank, t.ranks.world, len(after))])
         self._report.waited(time.monotonic() - asked)
         micro = t.micro_batch
         wish = Vote(stop=self._stop.requested, save=self._save_is_due())
@@ -93,7 +93,7 @@ class Loop:
         self._report.stepped(len(rows), self._lap())
         if t.micro_batch != micro:
             self._report.halved()
-        if (t.device.type == "cpu" or cursor.step % LOOK_EVERY == 0) and t.scaler.hopeless():
+        if (t.device.type == "cpu" or cursor.step % LOOK_EVERY == 0) and t.scaler.too_many_skipped():
             floor = f" with the loss scale at its floor of {SCALE_FLOOR:g}" if t.scaler.enabled else ""
             raise Diverged(
                 f"the gradient was not finite in {BAD_STEPS} steps in a row up to step {cursor.step}{floor}; "

@@ -87,6 +87,6 @@ class LossScaler:
         """Steps skipped so far. Cost: waits for the device."""
         return int(self._skipped.item())
 
-    def hopeless(self) -> bool:
+    def too_many_skipped(self) -> bool:
         """Too many steps in a row were skipped. Cost: waits for the device."""
         return int(self._bad.item()) >= BAD_STEPS

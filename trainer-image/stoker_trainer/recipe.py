@@ -77,7 +77,7 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class Expectant(Source, Protocol):
+class PrefetchingSource(Source, Protocol):
     """A source that fetches ahead."""
 
     @property

@@ -73,7 +73,7 @@ class Report(Silent):
         """For one sample."""
         self._phases = training.clock.read()
         self._due = 0.0
-        self._complained = False
+        self._warned = False
 
     def stepped(self, samples: int, seconds: float) -> None:
         """After each step, whose position is already counted."""
@@ -150,9 +150,9 @@ class Report(Silent):
                 old = self._measured() if t.tally.evaluated_step != t.cursor.step else {}
                 self._board.show(t.cursor.step, {name: v for name, v in values.items() if name not in old})
         except OSError as error:
-            if not self._complained:
+            if not self._warned:
                 log.error("progress can't be written, training goes on: %s", error)
-            self._complained = True
+            self._warned = True
         if self._metrics is not None:
             self._export(self._metrics, values)
 

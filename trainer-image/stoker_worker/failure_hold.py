@@ -22,12 +22,12 @@ class FailureHold:
         self._began_at: float | None = None
 
     @property
-    def lasts(self) -> bool:
+    def active(self) -> bool:
         return self._wanted and self._began_at is not None
 
     @property
     def until(self) -> float:
-        """The end of a hold that lasts, by the monotonic clock."""
+        """The end of an active hold, by the monotonic clock."""
         return (self._began_at or 0.0) + self._launch.hold_s
 
     def waits(self, ending: Ending, stopping: bool) -> bool:

@@ -57,7 +57,7 @@ class Mirror:
             return
         if self._waiting_bytes + len(data) > _BUFFER_BYTES:
             self._skipping = True
-            self._complain("it is not read as fast as the worker prints")
+            self.trouble = self.trouble or "it is not read as fast as the worker prints"
             return
         self._waiting.append(bytes(data))
         self._waiting_bytes += len(data)
@@ -85,11 +85,8 @@ class Mirror:
         except OSError as error:
             self._closed = True
             self._waiting, self._waiting_bytes = [], 0
-            self._complain(error.strerror or str(error))
+            self.trouble = self.trouble or error.strerror or str(error)
         return taken
-
-    def _complain(self, why: str) -> None:
-        self.trouble = self.trouble or why
 
 
 def _widen(fd: int) -> None:

@@ -145,7 +145,7 @@ class WorkerSession:
         due = [at - now for at in (self._over_at, service.due() if service is not None else None) if at is not None]
         if longest_s is not None:
             due.append(longest_s)
-        if taking and self._socket.at_hand:
+        if taking and self._socket.readable:
             due.append(0.0)
         ready = poll.poll(max(0.0, min(due)) * 1000 + 1 if due else None)
         for fd, events in ready:
@@ -156,7 +156,7 @@ class WorkerSession:
                     self._leave(now)
             elif service is not None:
                 service.ready(fd, events)
-        if taking and (self._socket.at_hand or any(fd == self._socket.fileno() for fd, _ in ready)):
+        if taking and (self._socket.readable or any(fd == self._socket.fileno() for fd, _ in ready)):
             self._try(self._receive)
 
     def _receive(self) -> None:

@@ -35,7 +35,7 @@ class Spool(BoundedLog):
         """How far the api has it; set by the shipping thread."""
         self._shipping = shipping
         self._passed = 0
-        self._complained = False
+        self._reported = False
 
     @property
     def lossy(self) -> bool:
@@ -51,7 +51,7 @@ class Spool(BoundedLog):
             self._passed += len(data)
             self.at_line_start = data[-1] == 10
         if self.mirror.trouble and self.at_line_start:  # never in the middle of a line
-            self._complain()
+            self._report_trouble()
 
     def waiting(self) -> int:
         return self.size() - self.acknowledged
@@ -68,15 +68,15 @@ class Spool(BoundedLog):
 
     def finish(self) -> None:
         self._resume()
-        self._complain()
+        self._report_trouble()
         super().finish()
 
     def size(self) -> int:
         return super().size() if self._shipping else self._passed
 
-    def _complain(self) -> None:
-        if self.mirror.trouble and not self._complained:
-            self._complained = True
+    def _report_trouble(self) -> None:
+        if self.mirror.trouble and not self._reported:
+            self._reported = True
             self.say("stdout (`kubectl logs`) is missing output: %s; this log is not" % self.mirror.trouble)
 
 

@@ -323,7 +323,7 @@ class Supervisor:
         """Whether nothing is left to wait for."""
         if self._live or self._prepares:
             return False
-        held = self._hold.lasts
+        held = self._hold.active
         if self._hold.waits(self._ending, self._stop_at is not None) and not (held and now >= self._hold.until):
             if not held and (self._childless or not descendants(self._session_pids())):
                 state, line = self._hold.begin(now, self._ending)
@@ -343,7 +343,7 @@ class Supervisor:
                 if self._stop_at is not None:
                     self._ending.grace_exceeded = True
                 self._kill_family()
-        elif not self._prepares and not self._hold.lasts:
+        elif not self._prepares and not self._hold.active:
             self._clear_leftovers(now)
 
     def _clear_leftovers(self, now: float) -> None:
@@ -383,7 +383,7 @@ class Supervisor:
                 due.append(max(self._kill_at, now + KILL_AGAIN_S))
             if self._launch.target is not None:
                 due.append(now + LOOK_EVERY_S)
-        elif self._hold.lasts:
+        elif self._hold.active:
             due.append(self._hold.until)
         elif not self._prepares:
             due.append(now + KILL_AGAIN_S)
@@ -407,7 +407,7 @@ class Supervisor:
             if output.held_since is not None and now >= output.held_since + HOLD_S:
                 output.flush()
         self._reporter_side.turn(now)
-        if self._live or self._hold.lasts:
+        if self._live or self._hold.active:
             for session_id in self._reporter_side.session_ids():
                 self._start_session(session_id)
 

@@ -84,7 +84,7 @@ class WebSocket:
         return self._sock.fileno()
 
     @property
-    def at_hand(self) -> bool:
+    def readable(self) -> bool:
         """Whether there is something to receive that no poll would report."""
         # A TLS socket's records; by its method, since a Python need not have the ssl module.
         return self._fresh or bool(getattr(self._sock, "pending", int)())

@@ -79,7 +79,7 @@ class CurveFeed:
         self.store, self._jobs, self._clock, self._outcomes = store, jobs, clock, outcomes
         self._live: dict[str, _Live] = {}
         self._tidy_s = -math.inf
-        self._complained = ""
+        self._warned = ""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -180,7 +180,7 @@ class CurveFeed:
             try:
                 await self._write(all_of_them[begin : begin + _JOBS_AT_ONCE])
             except FileUnavailable as error:
-                self._complain(f"curves can't be written now: {error}")
+                self._warn(f"curves can't be written now: {error}")
                 return
 
     async def _write(self, uids: list[str]) -> None:
@@ -199,7 +199,7 @@ class CurveFeed:
             await self.store.add(batch, self._lives)
         except CurvesFull as full:
             self._outcomes.labels("dropped").inc(count)
-            self._complain(f"metrics are not kept: {full}")
+            self._warn(f"metrics are not kept: {full}")
         except FileUnavailable:
             for facts, samples in batch:
                 live = self._live.get(facts.uid)
@@ -208,7 +208,7 @@ class CurveFeed:
             raise
         else:
             self._outcomes.labels("kept").inc(count)
-            self._complained = ""
+            self._warned = ""
         for uid in uids:
             live, job = self._live.get(uid), self._jobs.by_uid(uid)
             over = job is None or job.status.phase in ENDED
@@ -234,16 +234,16 @@ class CurveFeed:
         before = live.late or live.newest
         return at if before is None else max(at, before.at + _LATER_S)
 
-    def _complain(self, what: str) -> None:
-        if what != self._complained:
+    def _warn(self, what: str) -> None:
+        if what != self._warned:
             log.warning("%s", what)
-        self._complained = what
+        self._warned = what
 
 
 def _values(metrics: Mapping[str, float]) -> dict[str, float]:
     found = {}
     for name, value in itertools.islice(metrics.items(), MOST_NAMES):
-        # Printable: what shows them need not fear line ends, escapes or marks of direction.
+        # Printable: what shows them is safe from line ends, escapes or marks of direction.
         printable = 0 < len(name) <= LONGEST_NAME and name.isprintable()
         if printable and not name.startswith(_OURS) and math.isfinite(value):
             found[name] = value
@@ -257,7 +257,7 @@ def _count(live: _Live, sample: Sample, *, own: bool = True) -> None:
     if own:
         live.reported = sample
         if last is not None and (last.attempt, last.step, last.values) == (*sample[:2], sample.values):
-            return  # the same again: reported anew for a hold, a stall or a checkpoint
+            return  # the same again: reported for a hold, a stall or a checkpoint
     if before is None:
         live.gone_at = sample.at - _JUST_BEFORE_S  # who follows may lack what an earlier run of the job reported last
     live.waiting.append(sample)

@@ -206,7 +206,7 @@ class ProgressWriter:
         progress = self._board.take_due(now_s)
         # Usage goes with the progress of its job; what is still due is written by itself.
         both: list[tuple[ProgressWrite | None, UsageWrite | None]] = [
-            (write, self._usage.ride(write.uid, now_s, now)) for write in progress
+            (write, self._usage.write_now(write.uid, now_s, now)) for write in progress
         ]
         return both + [(None, usage) for usage in self._usage.take_due(now_s, now)]
 
@@ -279,7 +279,7 @@ def _freed(progress: None) -> None: ...
 @overload
 def _freed(progress: Progress | None) -> Progress | None: ...
 def _freed(progress: Progress | None) -> Progress | None:
-    """The same of an attempt that is over: whatever was held or stalled is so no more."""
+    """The same of an attempt that is over: whatever was held or stalled no longer is."""
     if progress is None or (progress.held is None and progress.stalled is None):
         return progress
     return progress.model_copy(update={"held": None, "stalled": None})

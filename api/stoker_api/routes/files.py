@@ -80,12 +80,12 @@ async def read_file(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """One file, or a range of it (206). `ETag` changes with its content; `If-Range` makes going on safe."""
-    asked = Asked(request.method, range_, if_range, if_none_match)
+    asked = FileRequest(request.method, range_, if_range, if_none_match)
     return await sent_file(services(request), caller.name, project, name, path, asked)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FileRequest:
     """How a file is asked for; the headers as they came."""
 
     method: str = "GET"
@@ -95,7 +95,7 @@ class Asked:
     disposition: str = "attachment"
 
 
-async def sent_file(found: Services, caller: str, project: str, name: str, path: str, asked: Asked) -> Response:
+async def sent_file(found: Services, caller: str, project: str, name: str, path: str, asked: FileRequest) -> Response:
     """The answer that sends it, to a caller that may have it. Raises: Problem."""
     job = await find_job(found, project, name)
     with found.transfers.begin(caller) as transfer:
@@ -119,7 +119,7 @@ async def sent_file(found: Services, caller: str, project: str, name: str, path:
                 await file.close()
 
 
-def _headers(stamp: FileStamp, asked: Asked) -> dict[str, str]:
+def _headers(stamp: FileStamp, asked: FileRequest) -> dict[str, str]:
     return {
         "ETag": stamp.etag,
         "Last-Modified": modified_text(stamp),

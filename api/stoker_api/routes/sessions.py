@@ -53,7 +53,7 @@ async def forward_session(socket: WebSocket, caller: Caller, project: Project, n
 async def worker_session(socket: WebSocket, session: Annotated[str, Path(max_length=64)]) -> None:
     """The worker that was called to a session."""
     found = services(socket)
-    _speaks_ours(socket)
+    _check_subprotocol(socket)
     wanted = found.sessions.wanted(session, socket.state.pod_uid)
     if wanted is None:
         raise Problem(ProblemCode.NOT_FOUND, "There is no such session, or its client is gone.")
@@ -64,7 +64,7 @@ async def _session(
     socket: WebSocket, caller: Principal, project: str, name: str, query: SessionQuery, model: type[FirstMessage]
 ) -> None:
     found = services(socket)
-    _speaks_ours(socket)
+    _check_subprotocol(socket)
     job = await find_job(found, project, name)
     if query.worker >= job.spec.most_workers:
         raise invalid("/worker", f"the job has {job.spec.most_workers} worker(s), counted from 0", place="query")
@@ -73,7 +73,7 @@ async def _session(
     await found.rendezvous.client(socket, session, model)
 
 
-def _speaks_ours(socket: WebSocket) -> None:
+def _check_subprotocol(socket: WebSocket) -> None:
     if SUBPROTOCOL not in socket.scope["subprotocols"]:
         raise Problem(
             ProblemCode.BAD_REQUEST, f"Offer the WebSocket subprotocol {SUBPROTOCOL}; docs/api.md has its messages."

@@ -22,7 +22,7 @@ from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services
 
 from .common import Name, Project, find_job
-from .files import OCTETS, Asked, sent_file
+from .files import OCTETS, FileRequest, sent_file
 
 router = APIRouter(tags=["tickets"])
 _SMALL = Bounds(max_body=8192, too_large="a ticket is short")
@@ -86,7 +86,7 @@ async def read_ticket_file(
     if principal is None or not await identity.may(principal, GET_FILES, file.project):
         raise not_found(f"job {file.job!r} in project {file.project!r}")
     name = quote(file.path.rpartition("/")[2], safe="")
-    asked = Asked(disposition=f"attachment; filename*=UTF-8''{name}")
+    asked = FileRequest(disposition=f"attachment; filename*=UTF-8''{name}")
     return await sent_file(found, principal.name, file.project, file.job, file.path, asked)
 
 

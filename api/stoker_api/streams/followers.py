@@ -81,11 +81,11 @@ class Followers:
 
     def wake(self, uid: str) -> None:
         """The job itself has changed, or its progress."""
-        self._wake_its_own(uid)
+        self._wake_job(uid)
         for follower in self._of_all:
             follower.wake()
 
-    def _wake_its_own(self, uid: str) -> None:
+    def _wake_job(self, uid: str) -> None:
         for follower in self._followers.get(uid, ()):
             follower.wake()
 
@@ -96,10 +96,10 @@ class Followers:
 
     def _on_event(self, change: Change[Event]) -> None:
         if change.new is not None:
-            self._wake_its_own(change.new.involved_object.uid)
+            self._wake_job(change.new.involved_object.uid)
 
     def _on_pod(self, change: Change[Pod]) -> None:
         pod = change.new or change.old
         owner = owning_job(pod.metadata) if pod is not None else None
         if owner is not None:
-            self._wake_its_own(owner.uid)
+            self._wake_job(owner.uid)

@@ -144,7 +144,7 @@ class _Streaming(Response):
         found: weakref.ref[Connection] | None = scope.get(LINE)
         line = None if found is None else found()
         if line is not None:
-            line.hold_little()
+            line.limit_buffers()
         producer = asyncio.create_task(self._produce(send, line))
         try:
             await self._hub.serve(self._kind, self._caller, producer, receive)

@@ -131,13 +131,13 @@ class UsageBoard:
         """What is to be written now; each is given out once, and again by `retry`."""
         found = []
         for uid in self._due.take(now_s):
-            write = self.ride(uid, now_s, now)
+            write = self.write_now(uid, now_s, now)
             if write is not None:
                 found.append(write)
         return found
 
-    def ride(self, uid: str, now_s: float, now: datetime) -> UsageWrite | None:
-        """What of the job's usage is news to its status, to be written now; None: nothing."""
+    def write_now(self, uid: str, now_s: float, now: datetime) -> UsageWrite | None:
+        """The job's usage, to be written to its status now; None: the status has it."""
         job, known = self._job_of(uid), self._known.get(uid)
         if job is None or known is None:
             return None
@@ -196,7 +196,7 @@ class UsageBoard:
         self._due.add(uid, now_s if complete else max(now_s, known.written_at_s + WRITE_EVERY_S))
 
     def _settle(self, job: TrainingJob, usage: JobUsage | None, now_s: float) -> None:
-        """Status holds all there is: forget the job once no more is to come."""
+        """Status holds all there is: forget the job once nothing is to come."""
         if job.status.phase not in ENDED:
             return
         if usage is None or usage.state is not UsageState.RUNNING:

@@ -1,6 +1,6 @@
 """Gangs that one GPU holds back by its heat, found in what exporters counted since the look before: the GPU is blamed.
 
-Owns how long a gang is looked at, in this process's memory: an api that begins anew looks as long again. What shows it
+Owns how long a gang is looked at, in this process's memory: an api that restarts looks as long again. What shows it
 is `straggler`'s, what follows `stoker.life.stragglers`'s. Workers' own reports have no part in it. Run by `services`.
 """
 
@@ -18,7 +18,7 @@ from stoker.store.port import StoreError
 from stoker_api.gpu_health import GpuHealthKeeper
 
 from .board import UsageBoard
-from .straggler import FEWEST, Did, GangGpu, blamed, gang_of
+from .straggler import FEWEST, GangGpu, GpuUse, blamed, gang_of
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ WINDOW_S = 300.0
 """Observed of each of the gang's GPUs: an epoch's end, an evaluation or a checkpoint is over by then."""
 _SLICE = 200
 """Jobs looked at before others have their turn."""
-_Gang = Mapping[GangGpu, Did]
+_Gang = Mapping[GangGpu, GpuUse]
 
 
 class GangWatch:

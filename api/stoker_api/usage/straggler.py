@@ -60,7 +60,7 @@ class GangGpu(NamedTuple):
     uuid: str
 
 
-class Did(NamedTuple):
+class GpuUse(NamedTuple):
     """What a GPU did for a gang."""
 
     amounts: Amounts = Amounts()
@@ -70,34 +70,34 @@ class Did(NamedTuple):
     """Of that: by heat."""
 
     @classmethod
-    def of(cls, receipt: GpuReceipt) -> Did:
+    def of(cls, receipt: GpuReceipt) -> GpuUse:
         held_s, hot_s = (sum(receipt.throttled_s.get(why, 0.0) for why in whys) for whys in (HELD_DOWN, _HEAT))
         return cls(Amounts.of(receipt), held_s, hot_s)
 
-    def plus(self, other: Did) -> Did:
-        return Did(self.amounts.plus(other.amounts), self.held_s + other.held_s, self.hot_s + other.hot_s)
+    def plus(self, other: GpuUse) -> GpuUse:
+        return GpuUse(self.amounts.plus(other.amounts), self.held_s + other.held_s, self.hot_s + other.hot_s)
 
-    def minus(self, other: Did) -> Did:
-        return Did(self.amounts.minus(other.amounts), self.held_s - other.held_s, self.hot_s - other.hot_s)
+    def minus(self, other: GpuUse) -> GpuUse:
+        return GpuUse(self.amounts.minus(other.amounts), self.held_s - other.held_s, self.hot_s - other.hot_s)
 
 
-def gang_of(receipts: Iterable[GpuReceipt], attempt: int) -> dict[GangGpu, Did]:
+def gang_of(receipts: Iterable[GpuReceipt], attempt: int) -> dict[GangGpu, GpuUse]:
     """The attempt's GPUs, and what each did."""
-    gang: dict[GangGpu, Did] = defaultdict(Did)
+    gang: dict[GangGpu, GpuUse] = defaultdict(GpuUse)
     for receipt in receipts:
         if receipt.attempt == attempt:
             which = GangGpu(receipt.worker, receipt.node, receipt.uuid)
-            gang[which] = gang[which].plus(Did.of(receipt))
+            gang[which] = gang[which].plus(GpuUse.of(receipt))
     return dict(gang)
 
 
-def blamed(gang: Mapping[GangGpu, Did]) -> Iterator[tuple[GangGpu, str]]:
+def blamed(gang: Mapping[GangGpu, GpuUse]) -> Iterator[tuple[GangGpu, str]]:
     """The GPUs by whose own fault the others wait, and what shows it: heat holds them down for `APART` of the time more
     than the median, and they don't wait themselves."""
     if len(gang) < FEWEST:
         return
-    hot = {which: min(1.0, did.hot_s / did.amounts.seen_s) for which, did in gang.items()}
-    active = {which: did.amounts.sm_ratio or 0.0 for which, did in gang.items()}
+    hot = {which: min(1.0, use.hot_s / use.amounts.seen_s) for which, use in gang.items()}
+    active = {which: use.amounts.sm_ratio or 0.0 for which, use in gang.items()}
     middle_hot, middle_active = median(hot.values()), median(active.values())
     for which, share in hot.items():
         if share >= middle_hot + APART and active[which] >= middle_active:

@@ -173,7 +173,7 @@ class WorkerLogSource:
                 log.exception("completing the log of pod %s failed", pod_uid)
                 done = False
             if not done and tried < len(_TRIES_S):
-                retry = asyncio.create_task(self._again(pod_uid, tried))
+                retry = asyncio.create_task(self._retry(pod_uid, tried))
                 self._retries.add(retry)
                 retry.add_done_callback(self._retries.discard)
                 continue
@@ -183,7 +183,7 @@ class WorkerLogSource:
             self._queued.discard(pod_uid)
             self._wake_readers(pod_uid)
 
-    async def _again(self, pod_uid: str, tried: int) -> None:
+    async def _retry(self, pod_uid: str, tried: int) -> None:
         await self._clock.sleep(_TRIES_S[tried])
         self._ended.put_nowait((pod_uid, tried + 1))
 

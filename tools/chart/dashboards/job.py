@@ -23,7 +23,7 @@ from .model import (
     stat,
     table,
 )
-from .queries import GPU, RANGE, eq, increase, lasting, most_over, of, priced, rate, total
+from .queries import GPU, RANGE, eq, increase, latest, most_over, of, priced, rate, total
 
 THIS = 'job_uid=~"$run"'
 # A trainer's job is its pod's label, its project is known: another project's pods are left out.
@@ -33,11 +33,11 @@ NAME = "worker {{worker}} on {{node}}/{{gpu}}"
 
 
 def _sum(metric: str, *matchers: str, own: tuple[str, ...] = ()) -> str:
-    return f"sum({lasting(metric, THIS, *matchers, own=own)})"
+    return f"sum({latest(metric, THIS, *matchers, own=own)})"
 
 
 _ALLOCATED = _sum("stoker_job_gpu_allocated_seconds_total")
-_GPU_HOURS_EACH = f"{total(GPU, lasting('stoker_job_gpu_allocated_seconds_total', THIS))} / 3600"
+_GPU_HOURS_EACH = f"{total(GPU, latest('stoker_job_gpu_allocated_seconds_total', THIS))} / 3600"
 _JOULES = _sum("stoker_job_gpu_energy_joules_total", own=("method",))
 _ENERGY_W = f"sum({rate('stoker_job_gpu_energy_joules_total', THIS)})"
 _SAMPLES = f"sum({rate('stoker_train_samples_total', ITS_TRAINER)})"

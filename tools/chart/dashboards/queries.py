@@ -60,7 +60,7 @@ def increase(metric: str, *matchers: str) -> str:
     return f"increase({of(metric, *matchers)}[{RANGE}])"
 
 
-def lasting(metric: str, *matchers: str, own: tuple[str, ...] = ()) -> str:
+def latest(metric: str, *matchers: str, own: tuple[str, ...] = ()) -> str:
     """A job's counter as it stood last, one series per GPU, attempt, worker and `own` label of the counter. Counters of
     jobs begin at 0 and go on over restarts of the exporter, so that this is all that the job had."""
     return most_over((*GPU, "uuid", "job_uid", "attempt", "worker", *own), metric, *matchers)

@@ -45,7 +45,7 @@ LIMITS = {"RSS, MiB": 2.0, "descriptors": 1.0, "threads": 0.5}
 """The most that a process may grow per 1,000 jobs."""
 FEWEST = 2000
 """Of fewer jobs a slope says nothing but how a process warms up."""
-ANEW = frozenset({"StartTimeout", "NodeLost"})
+RETRIED = frozenset({"StartTimeout", "NodeLost"})
 """What ends an attempt and is not the job's own doing; Interrupted too, where a pod was deleted."""
 
 
@@ -55,14 +55,14 @@ class Soak:
         self._rng = random.Random(seed + 1)
         self._plan = enumerate(planned(seed, jobs, place.most_gpus))
         self._clients = Clients(place.url, place.token, place.pages, self._rng)
-        self._meter, self._harms = Meter(), Counter[str]()
+        self._meter, self._faults = Meter(), Counter[str]()
         self._began, self._steady, self._draining = time.monotonic(), 0, False
 
     async def run(self) -> list[str]:
         """All jobs, and until nothing of them is left. Returns: the promises that were broken."""
         await self._clients.prepare()
         others = [asyncio.create_task(self._clients.visit()) for _ in range(VISITORS)]
-        others.append(asyncio.create_task(self._harm()))
+        others.append(asyncio.create_task(self._disturb()))
         always = [asyncio.create_task(work) for work in (self._clients.look(), self._measure())]
         lanes = [asyncio.create_task(self._lane()) for _ in range(ALIVE)]
         await asyncio.wait(lanes, timeout=self._length_s + DRAIN_S)
@@ -86,12 +86,12 @@ class Soak:
                 return
             await self._clients.live(job, self._place.trainer(job))
 
-    async def _harm(self) -> None:
+    async def _disturb(self) -> None:
         """One fault after the other at random moments; each is over before the next."""
         while True:
             await asyncio.sleep(self._rng.uniform(*FAULT_EVERY_S))
             kills = self._progress < KILLS_UNTIL and self._rng.random() < 0.5
-            self._harms[await asyncio.shield(self._place.harm(kills=kills))] += 1
+            self._faults[await asyncio.shield(self._place.disturb(kills=kills))] += 1
 
     async def _measure(self) -> None:
         printed = 0
@@ -103,7 +103,7 @@ class Soak:
             if time.monotonic() - self._began > 60 * printed:
                 printed += 1
                 counts = f"{accepted} accepted, {ended} ended, broken {len(self._clients.broken)}"
-                print(f"{time.monotonic() - self._began:.0f} s  {counts}, faults {self._harms.total()}", flush=True)
+                print(f"{time.monotonic() - self._began:.0f} s  {counts}, faults {self._faults.total()}", flush=True)
             await asyncio.sleep(SAMPLE_S)
 
     async def _left(self) -> list[str]:
@@ -126,9 +126,9 @@ class Soak:
             if end["phase"] != job.ends and job.ends:
                 broken.append(f"{name} ({job.kind}) is {end['phase']}, not {job.ends}: {end.get('message')}")
             # Where the script was to fail in an attempt that something else ended, it did so less often.
-            excused = ANEW | {"Interrupted"} if name in self._place.disturbed else ANEW
-            anew = sum(one.get("category") in excused for one in end.get("attempts", ()))
-            if job.ends and not any(last - few in job.attempts for few in range(anew + 1)):
+            excused = RETRIED | {"Interrupted"} if name in self._place.disturbed else RETRIED
+            again = sum(one.get("category") in excused for one in end.get("attempts", ()))
+            if job.ends and not any(last - few in job.attempts for few in range(again + 1)):
                 broken.append(f"{name} ({job.kind}) took {last} attempts: {end.get('attempts')}")
             due = range(job.spec["workers"]) if end["phase"] == "Succeeded" else ()
             if missing := [worker for worker in due if ran[name, last, worker] != 1]:
@@ -138,16 +138,16 @@ class Soak:
     def _report(self, took_s: float) -> list[str]:
         """Print what was seen. Returns: the slopes over their limits."""
         accepted, ends = len(self._clients.accepted), self._clients.ends.values()
-        anew = Counter(
+        again = Counter(
             f"{one['category']} ({one['message']})"
             for end in ends
             for one in end.get("attempts", ())
-            if one.get("category") in ANEW
+            if one.get("category") in RETRIED
         )
         print(f"\n{accepted} jobs accepted in {took_s:.0f} s, {len(ends)} seen to end as")
-        print(f"  {spelt(Counter(end['phase'] for end in ends))}; workers run {self._place.ran().total()}")
-        print(f"attempts begun anew: {spelt(anew)}; jobs with deleted pods: {len(self._place.disturbed)}")
-        print(f"faults: {spelt(self._harms)}\nvisits: {spelt(self._clients.visits)}\n\nfrom job {self._steady} on\n")
+        print(f"  {listed(Counter(end['phase'] for end in ends))}; workers run {self._place.ran().total()}")
+        print(f"attempts begun again: {listed(again)}; jobs with deleted pods: {len(self._place.disturbed)}")
+        print(f"faults: {listed(self._faults)}\nvisits: {listed(self._clients.visits)}\n\nfrom job {self._steady} on\n")
         print("| | first tenth | last tenth | per 1,000 jobs | limit | when all is over |\n|---|---|---|---|---|---|")
         over = []
         for name, samples in sorted(self._meter.series.items()):
@@ -170,7 +170,7 @@ async def _ended(tasks: list[asyncio.Task[None]]) -> list[str]:
     return [f"of the soak itself: {one!r}" for one in outcomes if isinstance(one, Exception)]
 
 
-def spelt(counts: Counter[str]) -> str:
+def listed(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
 
 

@@ -126,7 +126,7 @@ class KubernetesCluster:
         etcd = memory_folder(self._plane.folder) / "member" / "snap"
         return {"api's data folder, MiB": folder_mib(self._data), "etcd's database, MiB": folder_mib(etcd)}
 
-    async def harm(self, *, kills: bool) -> str:
+    async def disturb(self, *, kills: bool) -> str:
         """Break something and wait until it is whole again. Returns: what."""
         name = self._rng.choice(OURS)
         part = self._plane.parts[name]

@@ -65,7 +65,7 @@ class OneMachine:
         found = {f"{path.name}, MiB": path.stat().st_size / 2**20 for path in files if path.exists()}
         return found | {"data folder, MiB": folder_mib(data)}
 
-    async def harm(self, *, kills: bool) -> str:
+    async def disturb(self, *, kills: bool) -> str:
         """Break something and wait until it is whole again. Returns: what."""
         if kills:
             how = self._rng.choice((signal.SIGKILL, signal.SIGTERM))
