@@ -35,7 +35,7 @@ class UnhealthyDevices:
             unsubscribe()
 
     def _on_pod(self, change: Change[Pod]) -> None:
-        """A pod that has ended counts no more: its GPU may be another's."""
+        """A pod that has ended no longer counts: its GPU may be another's."""
         if change.new is None or change.new.ended or not any(change.new.unhealthy_devices):
             self._reported.drop(change.key)
         else:

@@ -46,7 +46,7 @@ class UnderWay:
     def first(self, then: Callable[[], object], until_s: float | None = None) -> None:
         """Call `then` once no request is under way, in 4 ms at the latest (`until_s`, by the loop's clock).
 
-        One that takes over 50 ms waits for something itself (a body that does not come), and no more is waited for it.
+        One that takes over 50 ms waits for something itself (a body that does not come), and is no longer waited for.
         """
         loop = asyncio.get_running_loop()
         now_s = loop.time()
@@ -70,7 +70,7 @@ class Rounds:
         self._rest_s = rest_s
         self._go_on = self._next if under_way is None else functools.partial(under_way.first, self._next)
         self._waiting: deque[Callable[[], object]] = deque()
-        """False: it waits no more, and its place is another's."""
+        """False: it no longer waits, and its place is another's."""
         self._counting = False
 
     def call(self, what: Callable[[], None]) -> None:

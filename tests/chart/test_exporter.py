@@ -90,7 +90,7 @@ def test_a_gpu_is_looked_at_and_never_asked_for() -> None:
     assert reported["NVIDIA_VISIBLE_DEVICES"] == "all" and reported["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
 
 
-def test_it_believes_the_api_by_the_bundle_of_the_chart() -> None:
+def test_it_trusts_the_api_by_the_bundle_of_the_chart() -> None:
     values = {"api": {"tls": {"secretName": "api-tls"}}, "caBundle": {"pem": PEM}}
     [bundle] = [one for one in of_kind(values, "ConfigMap") if one["metadata"]["name"] == "stoker-exporter-ca"]
     assert bundle["metadata"]["namespace"] == f"{rendering.NAMESPACE}-exporter" and bundle["data"] == {"ca.crt": PEM}

@@ -140,12 +140,12 @@ def test_the_models_take_what_the_schema_takes(values: dict[str, Any]) -> None:
         ({"admission": {"enable": True}}, "at '/admission': additional properties 'enable' not allowed"),
         # What the schema can't say, the templates do.
         ({"api": {"ingress": {"enabled": True}}}, "api.ingress.host: the name people call the api by"),
-        ({"api": {"tls": {"secretName": "x"}}}, "api.tls.secretName: workers have to believe"),
+        ({"api": {"tls": {"secretName": "x"}}}, "api.tls.secretName: workers have to trust"),
         ({"caBundle": {"pem": PEM, "secret": {"name": "x"}}}, "caBundle: give one of pem, configMap.name and secret"),
         ({"exporter": {"ca": {"configMap": "x", "secret": "y"}}}, "exporter.ca: give one of configMap and secret"),
         (
             {"api": {"tls": {"secretName": "x"}}, "caBundle": {"secret": {"name": "x"}}},
-            "api.tls.secretName: the exporter, in a namespace of its own, has to believe",
+            "api.tls.secretName: the exporter, in a namespace of its own, has to trust",
         ),
         ({"exporter": {"withoutCollectors": ["GPM"]}}, "at '/exporter/withoutCollectors/0': 'GPM' does not match"),
         ({"api": {"gpuPrices": {"H100": "free"}}}, "at '/api/gpuPrices/H100': 'free' does not match"),

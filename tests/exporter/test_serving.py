@@ -261,7 +261,7 @@ def certificate(folder, name, *signed_by):
     return folder / f"{name}.crt", folder / f"{name}.key"
 
 
-def test_both_clients_believe_an_authority_that_says_nothing_of_its_keys_use(serve, tmp_path):
+def test_both_clients_trust_an_authority_that_says_nothing_of_its_keys_use(serve, tmp_path):
     """As clusters have them; Python 3.13's default profile refuses them."""
     authority, its_key = certificate(tmp_path, "authority")
     cert, key = certificate(tmp_path, "own", "-CA", authority, "-CAkey", its_key)

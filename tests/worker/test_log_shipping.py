@@ -97,7 +97,7 @@ def test_the_token_is_read_again_when_it_was_changed(pod_worker, log_api, wait_u
     pod_worker.finish()
 
 
-def test_over_tls_only_the_named_authority_is_believed(pod_worker, log_api, tmp_path):
+def test_over_tls_only_the_named_authority_is_trusted(pod_worker, log_api, tmp_path):
     url = log_api.over_tls(tmp_path)
     pod_worker.python("print('hello')", api=url)
     assert pod_worker.finish().exit_code == 0

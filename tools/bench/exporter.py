@@ -288,7 +288,7 @@ def _scrapes(port: int, name: str, headers: dict[str, str]) -> None:
 
 
 def scrapes_ms(port: int, headers: Mapping[str, str]) -> list[float]:
-    """Spread over polls, so that pages are packed anew and rendering gets in the way as it does."""
+    """Spread over polls, so that pages are packed again and rendering gets in the way as it does."""
     connection = _open(port)
     took_ms = []
     for _ in range(SCRAPES):

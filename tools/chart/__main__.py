@@ -27,7 +27,7 @@ def generated() -> dict[Path, str]:
 
 
 def stale(*, write: bool) -> list[str]:
-    """The files that differ from the models, written anew if `write`."""
+    """The files that differ from the models, rewritten if `write`."""
     wanted = generated()
     differ = [path for path, made in wanted.items() if not path.exists() or path.read_text() != made]
     extra = [path for path in sorted((CHART / "files" / "dashboards").glob("*")) if path not in wanted]

@@ -35,7 +35,7 @@ class Topology(Values):
 class BurnIn(Values):
     enabled: bool = True
     """Test a sick GPU, once what was wrong with it is over, and let it take jobs again only if it passes. Else what is
-    over counts no more."""
+    over no longer counts."""
     image: str = ""
     """With Stoker's trainer in it, by its full name. Empty: image.trainer."""
     seconds: Annotated[int, Field(ge=0, le=3600)] = 10

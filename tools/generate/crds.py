@@ -34,7 +34,7 @@ def generated() -> dict[Path, str]:
 
 
 def stale(*, write: bool) -> list[str]:
-    """The files that differ from the models, written anew if `write`; what no model makes any more is removed."""
+    """The files that differ from the models, rewritten if `write`; what no model makes any more is removed."""
     wanted = generated()
     differ = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     extra = [path for path in sorted(FOLDER.glob("*")) if path not in wanted]

@@ -67,7 +67,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def stale(write: bool) -> list[str]:
-    """The documents whose generated parts differ from the code; written anew if `write`."""
+    """The documents whose generated parts differ from the code; rewritten if `write`."""
     wanted = {
         path: PART.sub(lambda part: part[1] + PARTS[part["name"]]() + part[4], path.read_text())
         for path in sorted(ROOT.glob("docs/*.md"))

@@ -72,7 +72,7 @@ def sums_problems(folder: Path) -> list[str]:
     try:
         lines = (folder / SUMS).read_text().splitlines()
     except FileNotFoundError:
-        return [f"{SUMS} is missing: make the release anew (`make release`)"]
+        return [f"{SUMS} is missing: make the release again (`make release`)"]
     wanted = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     there = {path.name for path in folder.iterdir()} - {SUMS}
     found = [f"{name} is in {SUMS} but not here: download or make it again" for name in sorted(wanted.keys() - there)]

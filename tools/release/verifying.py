@@ -41,10 +41,10 @@ def _artefact_problems(artefact: record.Artefact, folder: Path) -> Iterator[str]
     try:
         document = sbom.read(folder / artefact.sbom)
     except (OSError, ValueError) as error:
-        yield f"SBOM {artefact.sbom}: {error}; make the release anew"
+        yield f"SBOM {artefact.sbom}: {error}; make the release again"
         return
     if document["documentNamespace"] != sbom.namespace(folder / artefact.file):
-        yield f"SBOM {artefact.sbom} describes another file; make the release anew"
+        yield f"SBOM {artefact.sbom} describes another file; make the release again"
     if artefact.kind == "image":
         listed, there = sbom.listed(document), oci.installed(folder / artefact.file)
         yield from _differences("Debian package", there.debian, listed.debian)
@@ -57,7 +57,7 @@ def _differences(what: str, there: set[tuple[str, str]], listed: set[tuple[str, 
     for name, version in sorted(there - listed):
         yield f"{what} {name} {version} is in it, but not in its SBOM; is syft (tools/modules/syft) too old for it?"
     for name, version in sorted(listed - there):
-        yield f"{what} {name} {version} is in its SBOM, but not in it; make the release anew"
+        yield f"{what} {name} {version} is in its SBOM, but not in it; make the release again"
 
 
 def _fit(release: record.Release, folder: Path, log: Log) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _fit(release: record.Release, folder: Path, log: Log) -> Iterator[str]:
     version = versions.parse(release.version)
     for artefact in release.of("wheel"):
         if Version(has := wheel.wheel_version(folder / artefact.file)) != version:
-            yield f"{artefact.file}: holds version {has}, not {version}; make the release anew"
+            yield f"{artefact.file}: holds version {has}, not {version}; make the release again"
     archives = {artefact.reference: artefact.image for artefact in release.of("image")}
     for artefact in release.of("image"):
         yield from _image_problems(artefact, release, folder)
@@ -88,7 +88,7 @@ def _image_problems(artefact: record.Artefact, release: record.Release, folder: 
         ("licence label", labels.get(_LABEL + "licenses"), "Apache-2.0"),
     ):
         if has != wanted:
-            yield f"{artefact.file}: its {name} is {has}, not {wanted}; make the release anew"
+            yield f"{artefact.file}: its {name} is {has}, not {wanted}; make the release again"
 
 
 def _chart_problems(

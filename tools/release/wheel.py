@@ -85,5 +85,5 @@ def unpack(path: Path, into: Path) -> None:
 def _only(folder: Path, pattern: str, what: str) -> Path:
     found = list(folder.glob(pattern))
     if len(found) != 1:
-        raise Refused(f"{len(found)} {what}s in {folder} instead of one: make the release anew (`make release`)")
+        raise Refused(f"{len(found)} {what}s in {folder} instead of one: make the release again (`make release`)")
     return found[0]

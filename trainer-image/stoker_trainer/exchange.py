@@ -3,7 +3,7 @@ Made by set-up, called by the step.
 
 Buckets are fixed before the first step, about in the order in which backward is done with them, and every rank launches
 all of them in that order whatever became of its own backward. So collectives always meet, and a resumed training adds
-up in the order of an uninterrupted one. (torch's DDP lays its buckets anew after its first step.) A net of less than
+up in the order of an uninterrupted one. (torch's DDP lays its buckets out again after step one.) A net of less than
 `TINY_BYTES` goes in one piece. On the CPU the votes ride in the last bucket, so a step has no collective of its own for
 them; on CUDA the host would wait for the device to read them, so there they go over gloo beside it.
 """

@@ -2,7 +2,7 @@
 set-up.
 
 Inputs and weights are rounded to e4m3 (3 bits of mantissa), gradients of outputs to e5m2 (a wider range), each tensor
-by one scale from its own largest number, taken anew in every pass: nothing is carried from step to step, so checkpoints
+by one scale from its own largest number, taken in every pass: nothing is carried from step to step, so checkpoints
 are as they are without. Products add up in float32 on the device and come out as bfloat16 (gradients of weights as
 float32); all else is as in bf16.
 Weights stay float32, and an evaluation runs in bf16.

@@ -4,7 +4,7 @@
     <root>/<key>-<random>/             an environment; its pyvenv.cfg is locked by who uses it, its mtime the last use
     <root>/.<key>.lock                 held by who builds it
 
-Other jobs of the project write here too, so what stands here is believed only as far as it stays within `root`. Called
+Other jobs of the project write here too, so what stands here is trusted only as far as it stays within `root`. Called
 by `install`.
 """
 

@@ -1,6 +1,6 @@
 """What a job leaves behind: its output folder, and what its workers write beside their code while they run.
 
-Owns listing and opening, and believes nothing that lies there: every path is walked one component at a time with
+Owns listing and opening, and trusts nothing that lies there: every path is walked one component at a time with
 O_NOFOLLOW, so no symbolic link leads out of a folder, and only regular files are opened. Never writes. Called by a
 worker's session (`files_session`), the pod that serves a job's files after its end, and on one machine the api.
 """

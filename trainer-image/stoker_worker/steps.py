@@ -1,6 +1,6 @@
 """How far the program is, by the progress file: its newest contents, and when `step` and checkpoint last changed.
 
-A file that is written anew with the same step is no progress. Read by the loop (`supervisor`, through
+A file that is rewritten with the same step is no progress. Read by the loop (`supervisor`, through
 `reporter_side` and `stall`) about once a second; never waits, never writes.
 """
 

@@ -87,7 +87,7 @@ class CurveFile:
         return int((pragma["page_count"] - pragma["freelist_count"]) * pragma["page_size"])
 
     def forget(self, before_s: float, most_bytes: int, lives: Callable[[str], bool]) -> tuple[int, bool]:
-        """Forget ended jobs: those that reported nothing since, then the oldest until no more is held than may be.
+        """Forget ended jobs: those that reported nothing since, then the oldest until the limit is met.
 
         Returns: how many went, and whether more is held nevertheless (by jobs that have not ended).
         """

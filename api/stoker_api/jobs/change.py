@@ -72,7 +72,7 @@ class Changer:
     async def change(
         self, changes_of: Callable[[TrainingJob], dict[str, Any]], key: Key, if_match: str | None
     ) -> TrainingJob:
-        """The job with what is to change of its spec, worked out anew where it has changed meanwhile.
+        """The job with what is to change of its spec, worked out again where it has changed meanwhile.
 
         Raises: Problem (404, 409, 412), and what `changes_of` does.
         """
@@ -128,7 +128,7 @@ class Changer:
         for _ in range(_TRIES):
             try:
                 job = await self._store.get(JOBS, key)
-                if uid not in (None, job.uid):  # another of the name: what the caller saw is there no more
+                if uid not in (None, job.uid):  # another of the name: what the caller saw is gone
                     raise gone
                 uid = job.uid
                 refuse_stale(job, if_match, "job")

@@ -123,7 +123,7 @@ async def post_files(request: Request, project: Project) -> Response:
     """Send files that a bundle of code lacks.
 
     Each as its SHA-256, a blank, its size, a line feed and its bytes; `Content-Encoding: gzip` is taken. Files before
-    the one that is refused are kept: ask anew what is missing.
+    the one that is refused are kept: ask again what is missing.
     """
     check_project(project)
     found = services(request)

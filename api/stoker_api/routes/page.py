@@ -40,7 +40,7 @@ async def page_file(request: Request, digest: str, path: str) -> Response:
     found = await asyncio.to_thread(assets)
     file = found.files.get(path) if digest == found.digest else None
     if file is None:
-        raise Problem(ProblemCode.NOT_FOUND, "The page has no such file (any more); load the page anew.")
+        raise Problem(ProblemCode.NOT_FOUND, "The page has no such file (any more); reload the page.")
     return _response(request, file, FOR_EVER)
 
 

@@ -79,7 +79,7 @@ async def read_ticket_file(
 ) -> Response:
     """The file for which a ticket stands, whole, if who made the ticket may still read it."""
     found = services(request)
-    taken = _taken(request, ticket, file=True, again="fetch the file anew")
+    taken = _taken(request, ticket, file=True, again="fetch the file again")
     identity, file = found.deps.identity, taken.file
     assert file is not None
     principal = await identity.authenticate(taken.token)

@@ -19,7 +19,7 @@ AHEAD_S = 3600.0
 _SLACK_S, _SLACK_RATIO = 5.0, 0.02
 """What rounding and polls that don't meet may make of parts that sum to a whole."""
 _MAX_WATTS = 10_000.0
-"""More than any board draws; an exporter believes no more of its own counters."""
+"""More than any board draws; an exporter trusts its own counters no further."""
 _ENERGY_SLACK_S = 60.0
 
 

@@ -136,7 +136,7 @@ secret:
   - key: {{ $ca.secret.key }}
     path: ca.crt
 {{- else if and .Values.api.tls.secretName (not .Values.api.url) -}}
-{{- fail "api.tls.secretName: workers have to believe the api's certificate; give its authority in caBundle (the same Secret with key ca.crt, say), or name another way to the api in api.url" -}}
+{{- fail "api.tls.secretName: workers have to trust the api's certificate; give its authority in caBundle (the same Secret with key ca.crt, say), or name another way to the api in api.url" -}}
 {{- end -}}
 {{- end -}}
 

@@ -112,7 +112,7 @@ def _params() -> list[click.Parameter]:
         _option("--trainer-image", "STOKER_TRAINER_IMAGE", None, "For workers that name none.", required=True),
         _option("--pull-policy", "STOKER_PULL_POLICY", "IfNotPresent", "Of the control-plane image in workers' pods."),
         _option("--api-url", "STOKER_API_URL", "", "Where workers report; empty: nowhere."),
-        _option("--api-ca", "STOKER_API_CA", None, "A PEM file: authorities that workers believe."),
+        _option("--api-ca", "STOKER_API_CA", None, "A PEM file: authorities that workers trust."),
         _option("--pull-secret", "STOKER_PULL_SECRETS", (), "For --image, in every project.", multiple=True),
         _option("--namespace", "STOKER_NAMESPACE", "", "Of the lease. Empty: the pod's own, else stoker."),
         _option("--lease", "STOKER_LEASE", "stoker-operator", "The lease: operators that share it take turns."),

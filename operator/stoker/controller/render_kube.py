@@ -75,7 +75,7 @@ class ClusterSettings:
     api_url: str = ""
     """Where workers report; empty: nowhere."""
     api_ca: str = ""
-    """PEM certificates of the authorities that workers believe when they report; empty: their image's own."""
+    """PEM certificates of the authorities that workers trust when they report; empty: their image's own."""
     pull_secrets: tuple[str, ...] = ()
     """For the control-plane image, beside the runtime's own: Secrets of these names in each project."""
     pull_policy: str = "IfNotPresent"

@@ -15,7 +15,7 @@
 {{- default (printf "%s-exporter-scrape" (include "stoker.fullname" .)) .Values.exporter.auth.secretName -}}
 {{- end -}}
 
-{{/* The volume source of the certificates by which the exporter believes the api; nothing where there are none. */}}
+{{/* The volume source of the certificates by which the exporter trusts the api; nothing where there are none. */}}
 {{- define "stoker.exporter.caVolume" -}}
 {{- $ca := .Values.exporter.ca -}}
 {{- if gt (len (compact (list $ca.configMap $ca.secret))) 1 -}}
@@ -34,6 +34,6 @@ secret:
 configMap:
   name: {{ include "stoker.fullname" . }}-exporter-ca
 {{- else if and .Values.api.tls.secretName (not .Values.api.url) (ne (include "stoker.exporter.namespace" .) .Release.Namespace) -}}
-{{- fail "api.tls.secretName: the exporter, in a namespace of its own, has to believe the api's certificate; give its authority in caBundle.pem, exporter.ca.configMap or exporter.ca.secret" -}}
+{{- fail "api.tls.secretName: the exporter, in a namespace of its own, has to trust the api's certificate; give its authority in caBundle.pem, exporter.ca.configMap or exporter.ca.secret" -}}
 {{- end -}}
 {{- end -}}

@@ -48,7 +48,7 @@ export function useLoad(key, ask, everyMs = 0) {
   return { ...state, reload: useCallback(() => reloading.current(), []) };
 }
 
-/** The time now, anew every `everyMs`. */
+/** The time now, updated every `everyMs`. */
 export function useNow(everyMs = 1000) {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {

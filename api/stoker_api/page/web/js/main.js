@@ -30,7 +30,7 @@ function View() {
   }, [path, title]);
   if (!load) return html`<h1>Nothing here</h1><p>There is no view at <code>${path}</code>. <a href="/">All jobs</a></p>`;
   if (loaded.title !== title) return title === "Jobs" ? html`<${Jobs} />` : html`<p class="notice loading" role="status">Loading …</p>`;
-  if (loaded.failed) return html`<p class="notice" role="alert">This part of the page did not come. <a href=${path} target="_self">Load it anew</a></p>`;
+  if (loaded.failed) return html`<p class="notice" role="alert">This part of the page could not be loaded. <a href=${path} target="_self">Reload the page</a></p>`;
   return html`<${loaded.view} key=${path} parts=${parts} />`;
 }
 
