@@ -10,7 +10,7 @@ from pydantic import Field
 
 from stoker.life.gpu_health import XIDS
 from stoker.spec.gpu_health import SickCause
-from stoker.spec.names import GPU_TYPE
+from stoker.spec.names import GPU_TYPE, RESERVED_TYPES
 
 from .base import Host, Interval, MaybeLabel, MaybeName, Name, Object, Port, Strings, Values
 from .exporter import Exporter
@@ -235,6 +235,10 @@ class Monitoring(Values):
     dashboards: Dashboards = Dashboards()
 
 
+GpuModel = Annotated[str, Field(min_length=1)]
+GpuType = Annotated[str, Field(pattern=GPU_TYPE.anchored, json_schema_extra={"not": {"enum": sorted(RESERVED_TYPES)}})]
+
+
 class ChartValues(Values):
     name_override: MaybeLabel = ""
     """Instead of the chart's name, in names and labels."""
@@ -252,9 +256,9 @@ class ChartValues(Values):
     rbac: Rbac = Rbac()
     ca_bundle: CaBundle = CaBundle()
     topology: Topology = Topology()
-    gpu_types: dict[str, Annotated[str, Field(pattern=GPU_TYPE.anchored)]] = {}
+    gpu_types: dict[GpuModel, GpuType] = {}
     """Words of a GPU model's name → what queues call its type, for example `h100 nvl: h100-nvl`; before the shipped
-    table."""
+    table. No type is called cpu, gpus, memory or unknown."""
     health: Health = Health()
     operator: Operator = Operator()
     api: Api = Api()
