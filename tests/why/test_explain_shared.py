@@ -49,6 +49,46 @@ def test_jobs_and_thieves_are_told_apart(sched: SimpleNamespace) -> None:
     assert "once pods t/p0, t/p1 and t/p2 on n1 are gone it would start now" in texts(said)
 
 
+SLICE = "nvidia.com/mig-1g.10gb"
+TWO_KINDS = [("A100", 80, "")] * 4 + [("T4", 16, "")] * 4
+
+
+@pytest.mark.parametrize(
+    ("world", "asks", "says"),
+    [
+        (
+            lambda s: [s.node("a", TWO_KINDS), *(s.job(m, 3, models=(m,), on=["a"]) for m in ("a100", "t4"))],
+            {"gpus": 4, "models": ("t4",)},
+            "short 3 of 4 GPUs of model t4: 1 is free on node a; job t4 holds 3; "
+            "1 free GPU is of another kind or can't be counted on",
+        ),
+        (
+            lambda s: [s.node("a", 4, model="A100"), s.node("b", 2, model="A100"), s.node("c", 3, model="T4"),
+                       s.job("r", 4, on=["a"])],
+            {"gpus": 4, "models": ("a100",)},
+            "short 4 of 4 GPUs of model a100: 2 are free, where no worker fits; job r holds 4; "
+            "3 free GPUs are of another kind or can't be counted on",
+        ),
+        (
+            lambda s: [s.node("a", 8, parts={SLICE: 7}), s.job("r", on=["a"]), s.other("t/p", "a", **{SLICE: "1"})],
+            {"gpus": 8},
+            "short 1 of 8 GPUs: 7 are free on node a; job r holds 1; "
+            "6 free GPUs are of another kind or can't be counted on",
+        ),
+        (
+            lambda s: [s.node("a", 8, parts={SLICE: 2}), s.job("r", 6, on=["a"]), s.other("t/w", "a", 2),
+                       s.job("m", resource=SLICE, on=["a"]), s.other("t/p", "a", **{SLICE: "1"})],
+            {"gpus": 1, "resource": SLICE},
+            f"short 1 of 1 GPU offered as {SLICE}: none is free; job m holds 1; "
+            "a: 1 of 2 GPUs is held by pods outside Stoker (t/p)",
+        ),
+    ],
+    ids=["two kinds on one node", "free on a small node", "slices held outside", "slices asked for"],
+)  # fmt: skip
+def test_only_gpus_that_would_do_count(world: Any, asks: dict[str, Any], says: str, sched: SimpleNamespace) -> None:
+    assert why(sched, [*world(sched), sched.queue(), sched.job("x", **asks)]).summary == says
+
+
 def test_pods_of_ours_gone_astray_are_called_so(sched: SimpleNamespace) -> None:
     old = sched.job("old", 8, attempt=1)
     said = why(sched, [sched.node("n0"), sched.queue(), sched.pod(old, on="n0", going=True), sched.job("x", 8)])

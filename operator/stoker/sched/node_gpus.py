@@ -54,6 +54,12 @@ class NodeGpus:
         """Some GPU of the node would do for both."""
         return any(found.suits(one) and found.suits(other) for found in self.groups.get(slot, ()))
 
+    def may_hold(self, slot: int, own: GpuFilter, wanted: GpuFilter) -> bool:
+        """Who asked for GPUs with the filter `own` may have some of the node's that would do for the other."""
+        if own.resource != wanted.resource:
+            return False
+        return self.overlap(slot, own, wanted) or not self.overlap(slot, own, own)
+
     def room_beside(self, slot: int, held: Iterable[Claim], wanted: GpuFilter) -> int:
         """GPUs that a request with this filter may count on beside those holders, as far as types go: on a slot of one
         type all of them."""

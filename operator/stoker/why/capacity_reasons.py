@@ -164,16 +164,18 @@ def _short_gpus(
     short = _missing(request.workers, request.gpus, could, fits, free)
     slots = np.flatnonzero(could)
     there = {table.names[slot]: int(free[slot]) for slot in slots if free[slot] > 0}
-    held = _holders(table, slots)
-    outside = held_outside(table, without(table, table.open_for(request.nodes), avoid), "gpus", request.gpus, free)
-    others = int(np.maximum(table.free_gpu[table.open_for(request.nodes)], 0).sum()) - sum(there.values())
+    held = _holders(table, request, slots)
+    usable = without(table, table.open_for(request.nodes), avoid)
+    outside = held_outside(table, request, usable, "gpus", request.gpus, free)
+    idle, mine = np.maximum(table.free_gpu, 0)[usable], np.maximum(free, 0)[usable]
     message = sentences.short_of_gpus(
         request,
         short,
         there,
         [(key.name, gpus) for key, gpus in held],
         list(outside),
-        0 if table.gpus.is_any(request.filter) else others,
+        0 if request.near.required else int(mine.sum()) - sum(there.values()),
+        0 if table.gpus.is_any(request.filter) else int(np.maximum(idle - mine, 0).sum()),
         _kinds_that_do(table, request) if request.filter.min_capability else (),
     )
     most_free = sorted(there, key=lambda name: (-there[name], name))
@@ -201,7 +203,7 @@ def _short_of(
     slots = np.flatnonzero(could)
     best = int(slots[free[slots].argmax()])
     name, most = table.names[best], max(int(free[best]), 0)
-    outside = held_outside(table, without(table, table.open_for(request.nodes), avoid), resource, need, free)
+    outside = held_outside(table, request, without(table, table.open_for(request.nodes), avoid), resource, need, free)
     return Reason(
         code=Code.NO_CAPACITY,
         message=sentences.short_of(request, resource, need, short, name, most, list(outside)),
@@ -226,14 +228,14 @@ def _missing(workers: int, need: int, could: Column, fits: Column, free: Column)
     return int(costs.sum()) + (missing - len(costs)) * need + int(debt[rest])
 
 
-def _holders(table: NodeTable, slots: NDArray[np.intp]) -> list[tuple[Key, int]]:
-    """Jobs and their GPUs there, the most first; none for too many nodes."""
+def _holders(table: NodeTable, request: Request, slots: NDArray[np.intp]) -> list[tuple[Key, int]]:
+    """Jobs and their GPUs there that may be such as are asked for, the most first; none for too many nodes."""
     held: Counter[Key] = Counter()
     if len(slots) > _NAMED_NODES:
         return []
-    for slot in slots:
+    for slot in slots.tolist():
         for key, claim in table.claims.get(table.names[slot], {}).items():
-            if claim.gpus:
+            if claim.gpus and table.gpus.may_hold(slot, claim.request.filter, request.filter):
                 held[key] += claim.gpus
     return sorted(held.items(), key=lambda item: (-item[1], item[0].name, item[0]))
 

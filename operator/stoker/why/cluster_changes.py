@@ -66,7 +66,7 @@ def _without_pods(
 
 def _in_the_way(table: NodeTable, slot: int, request: Request, free: Room, resource: str) -> list[Holder]:
     """The fewest pods without which one worker more fits on the node; none: that can't be."""
-    pods = biggest_first(table, table.names[slot], resource)
+    pods = biggest_first(table, slot, resource, request)
     if not pods:
         return []
     names = ("gpus", "cpu", "memory", *(name for name, _ in request.extended))
@@ -76,7 +76,7 @@ def _in_the_way(table: NodeTable, slot: int, request: Request, free: Room, resou
     found: list[Holder] = []
     for holder, taken in pods:
         found.append(holder)
-        there = [some + taken_of(taken, name) for some, name in zip(there, names, strict=True)]
+        there = [some + taken_of(table, slot, taken, name, request) for some, name in zip(there, names, strict=True)]
         if min(some // need for some, need in zip(there, needs, strict=True) if need) > have:
             return found
     return []

@@ -188,12 +188,14 @@ def short_of_gpus(
     there: Mapping[str, int],
     held: Sequence[tuple[str, int]],
     outside: Sequence[str],
+    elsewhere: int,
     others: int,
     would_do: Sequence[str],
 ) -> str:
-    """`there`: node → free; `held`: job → its GPUs; `others`: free ones of other kinds; `would_do`: kinds of GPU."""
+    """`there`: node → free; `held`: job → its GPUs; `elsewhere`: free where no worker fits; `others`: free ones
+    of other kinds; `would_do`: kinds of GPU."""
     wanted, total = request.totals.gpus, sum(there.values())
-    parts = [f"short {part('gpus', short, wanted)}{_kind(request)}: {_free(there, total)}"]
+    parts = [f"short {part('gpus', short, wanted)}{_kind(request)}: {_free(there, total, elsewhere)}"]
     if total >= wanted:
         parts[0] += f", and each worker needs {request.gpus} on one node"
     if held:
@@ -232,9 +234,9 @@ def worker(request: Request) -> str:
     return listed(parts, 5) or "nothing"
 
 
-def _free(there: Mapping[str, int], total: int) -> str:
+def _free(there: Mapping[str, int], total: int, elsewhere: int) -> str:
     if not there:
-        return "none is free"
+        return f"{elsewhere} {are(elsewhere)} free, where no worker fits" if elsewhere else "none is free"
     if len(there) == 1:
         return f"{total} {are(total)} free on node {next(iter(there))}"
     most = sorted(there.items(), key=lambda item: (-item[1], item[0]))

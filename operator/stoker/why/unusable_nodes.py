@@ -31,7 +31,7 @@ def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -
     found += _unusable(table, request, np.flatnonzero(eligible).tolist())
     usable = without(table, eligible, avoid)
     for resource, need, rest in _lasting(table, request):
-        found += held_outside(table, usable, resource, need, rest, lasting_only=True)
+        found += held_outside(table, request, usable, resource, need, rest, lasting_only=True)
     if avoid:
         found.append(sentences.avoided(sorted(avoid)))
     return found
@@ -71,6 +71,7 @@ def closed(table: NodeTable, wanted: NodeFilter) -> Iterator[str]:
 
 def held_outside(
     table: NodeTable,
+    request: Request,
     usable: Mask,
     resource: str,
     need: int,
@@ -84,7 +85,7 @@ def held_outside(
     for slot in shared_slots(table, usable):
         taken: dict[Holder, int] = {}
         for holder, one in table.others[table.names[slot]].items():
-            some = taken_of(one, resource)
+            some = taken_of(table, slot, one, resource, request)
             if some and not (lasting_only and one.terminating):
                 taken[holder] = some
         if not taken:
@@ -97,7 +98,7 @@ def held_outside(
     for ours in (False, True):
         if not held[ours]:
             continue
-        some, whole = sum(held[ours].values()), sum(capacity_of(table, resource)(slot) for slot in held[ours])
+        some, whole = sum(held[ours].values()), sum(capacity_of(table, resource, request)(slot) for slot in held[ours])
         names = [name for name, _ in sorted(pods[ours].items(), key=lambda item: (-item[1], item[0]))]
         yield sentences.outside(names, ours, resource, some, whole, [table.names[slot] for slot in held[ours]])
 
@@ -108,27 +109,36 @@ def shared_slots(table: NodeTable, usable: Mask) -> list[int]:
     return [slot for slot in slots if slot is not None and usable[slot]]
 
 
-def taken_of(taken: ForeignClaim, resource: str) -> int:
+def taken_of(table: NodeTable, slot: int, taken: ForeignClaim, resource: str, wanted: Request) -> int:
+    """Of GPUs: those that would do for the request."""
     request = taken.claim.request
     if resource == "gpus":
-        return request.gpus
+        return request.gpus and sum(
+            gpus for own, gpus in taken.claim.kinds if table.gpus.may_hold(slot, own, wanted.filter)
+        )
     if resource == "cpu":
         return request.cpu
     return request.memory if resource == "memory" else dict(request.extended).get(resource, 0)
 
 
-def capacity_of(table: NodeTable, resource: str) -> Callable[[int], int]:
+def capacity_of(table: NodeTable, resource: str, wanted: Request) -> Callable[[int], int]:
     """Slot -> what the node has of a resource that can be used."""
-    columns = {"gpus": table.usable, "cpu": table.cap_cpu, "memory": table.cap_mem}
-    if resource in columns:
-        return lambda slot: int(columns[resource][slot])
+    if resource == "gpus":
+        return lambda slot: sum(one.usable for one in table.gpus.groups.get(slot, ()) if one.suits(wanted.filter))
+    if resource in ("cpu", "memory"):
+        column = table.cap_cpu if resource == "cpu" else table.cap_mem
+        return lambda slot: int(column[slot])
     return lambda slot: table.objects[table.names[slot]].status.extended.get(resource, 0)
 
 
-def biggest_first(table: NodeTable, name: str, resource: str) -> list[tuple[Holder, ForeignClaim]]:
+def biggest_first(table: NodeTable, slot: int, resource: str, wanted: Request) -> list[tuple[Holder, ForeignClaim]]:
     """Those beside the jobs that hold some of a resource on a node."""
-    here = [(holder, taken) for holder, taken in table.others.get(name, {}).items() if taken_of(taken, resource)]
-    return sorted(here, key=lambda item: (-taken_of(item[1], resource), item[0]))
+    here = [
+        (-some, holder, taken)
+        for holder, taken in table.others.get(table.names[slot], {}).items()
+        if (some := taken_of(table, slot, taken, resource, wanted))
+    ]
+    return [(holder, taken) for _, holder, taken in sorted(here, key=lambda item: item[:2])]
 
 
 def _lasting(table: NodeTable, request: Request) -> Iterator[tuple[str, int, Column]]:
