@@ -302,6 +302,16 @@ def test_a_queues_limit_is_removed_before_a_part_of_it_is_set(stoker: Any, scrip
     assert stoker("queue", "set", "q", "--unset", "limit", "--gpus", "8").exit_code == 0
     sent = script.requests[-1].body["spec"]
     assert (sent["limit"], sent["weight"]) == ({"gpus": 8}, 2)
+    assert stoker("queue", "set", "q", "--unset", "limit", "--limit", "h100=4").exit_code == 0
+    assert script.requests[-1].body["spec"]["limit"] == {"gpuTypes": {"h100": 4}}
+    both = stoker("queue", "set", "q", "--unset", "weight", "--weight", "4")
+    assert both.exit_code == 2 and "--weight is given a value and unset" in both.stderr
+
+
+def test_a_number_that_is_none_is_not_sent(stoker: Any, script: Any) -> None:
+    script.on("GET", "/v1/queues/q", script.problem(404, "NotFound", "no queue"))
+    refused = stoker("queue", "set", "q", "--reservation-budget", "nan")
+    assert refused.exit_code == 2 and "this can't be sent as JSON" in refused.stderr
 
 
 def test_log_bytes_come_through_untouched(stoker: Any, script: Any) -> None:

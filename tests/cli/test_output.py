@@ -270,18 +270,30 @@ def test_why() -> None:
     )
 
 
+def _condition(kind: str, status: str) -> dict[str, str]:
+    at = "2026-07-01T10:00:00Z"
+    return {"type": kind, "status": status, "reason": "A", "message": f"{kind}!", "lastTransitionTime": at}
+
+
 def test_queues_show_used_of_limit() -> None:
     queue = _sent(
         QueueWithUsage,
         {
-            "metadata": {"name": "research"},
-            "spec": {"limit": {"gpus": 8, "memory": "64Gi"}, "projects": ["vision", "speech"]},
+            "metadata": {"name": "nlp"},
+            "spec": {
+                "limit": {"gpus": 8, "memory": "64Gi", "gpuTypes": {"h100": 2}},
+                "projects": ["a", "b"],
+            },
+            "status": {
+                "used": {"gpuTypes": {"h100": 1}},
+                "conditions": [_condition("Active", "True"), _condition("Valid", "False")],
+            },
             "usage": {"gpus": 3, "heldGpus": 1, "cpuMilli": 1500, "memoryBytes": 2**31, "running": 2, "pending": 5},
         },
     )
     assert _shown(QUEUES, [queue]) == (
-        "NAME      PARENT  GPUS  GUARANTEED  WEIGHT  HELD  CORES    MEMORY  RUNNING  PENDING  PROJECTS\n"
-        "research  -        3/8           -       1     1    1.5  2Gi/64Gi        2        5  vision,speech\n"
+        "NAME  PARENT            GPUS  GUARANTEED  WEIGHT  HELD  CORES    MEMORY  RUNNING  PENDING  PROJECTS  MESSAGE\n"
+        "nlp   -       3/8 (h100 1/2)           -       1     1    1.5  2Gi/64Gi        2        5  a,b       Valid!\n"
     )
 
 

@@ -15,6 +15,12 @@ def _of(used: object, limit: object) -> str:
     return f"{used}/{limit}" if limit is not None else str(used)
 
 
+def _gpus_of(used: int, limit: int | None, limits: Mapping[str, int] | None, of_types: Mapping[str, int] | None) -> str:
+    """'3/8 (h100 2/4)': the types that are limited."""
+    named = ", ".join(f"{name} {_of((of_types or {}).get(name, 0), most)}" for name, most in (limits or {}).items())
+    return _of(used, limit) + (f" ({named})" if named else "")
+
+
 def _cores_of(used_milli: int, limit: str | None) -> str:
     return _of(format_cpu(used_milli), limit)
 
@@ -34,6 +40,12 @@ def _checkpoints_text(claim: str | None, size: str | None) -> str:
     return f"claim {claim}" if size is None else f"{size} each"
 
 
+def _troubles(states: Sequence[str] | None, messages: Sequence[str] | None) -> str:
+    """What keeps it from taking jobs, or its parent or guarantee from counting."""
+    found = zip(states or (), messages or (), strict=True)
+    return "; ".join(message for state, message in found if state == "False") or DASH
+
+
 def _guaranteed(gpus: int | None, types: Mapping[str, int] | None) -> str:
     """'16 (h100 8)'."""
     named = ", ".join(f"{name} {count}" for name, count in (types or {}).items())
@@ -43,7 +55,7 @@ def _guaranteed(gpus: int | None, types: Mapping[str, int] | None) -> str:
 QUEUES = (
     NAME,
     Column("PARENT", "spec.parent"),
-    Column("GPUS", "usage.gpus spec.limit.gpus", _of, right=True),
+    Column("GPUS", "usage.gpus spec.limit.gpus spec.limit.gpuTypes status.used.gpuTypes", _gpus_of, right=True),
     Column("GUARANTEED", "spec.guarantee.gpus spec.guarantee.gpuTypes", _guaranteed, right=True),
     Column("WEIGHT", "spec.weight", right=True, drops=4),
     Column("HELD", "usage.heldGpus", lambda held: str(held or DASH), right=True, drops=5),
@@ -52,6 +64,7 @@ QUEUES = (
     Column("RUNNING", "usage.running", right=True),
     Column("PENDING", "usage.pending", right=True),
     Column("PROJECTS", "spec.projects", _projects, cut=True),
+    Column("MESSAGE", "status.conditions.status status.conditions.message", _troubles, cut=True),
 )
 RUNTIMES = (
     NAME,

@@ -19,7 +19,7 @@ from stoker import __version__
 
 from .config import START_HINT, Endpoint
 from .connections import Answer, Broken, Connections
-from .errors import ApiError, Fault, Unreachable
+from .errors import ApiError, BadInput, Fault, Unreachable
 
 TRIES = 5
 FIRST_PAUSE_S = 0.1
@@ -107,10 +107,13 @@ class Wire:
         """Send a request that may be carried out twice without harm, repeated until it is answered.
 
         `body` goes as JSON, `content` as it is; an iterable is read anew for each try.
-        Raises: ApiError when the server refuses; Unreachable after the last try.
+        Raises: ApiError when the server refuses; Unreachable after the last try; BadInput if `body` is no JSON.
         """
         if body is not None:
-            content = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            try:
+                content = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            except ValueError as error:  # an infinite number, half a character
+                raise BadInput(f"this can't be sent as JSON: {error}") from None
             headers = {"Content-Type": "application/json", **(headers or {})}
         tries = 0
         while True:

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 STATUS_EVERY_S = 5.0
 ACTIVE_CONDITION = "Active"
 VALID_CONDITION = "Valid"
+_KNOWN_BY = "correct the name, or add a model of that type (the chart's gpuTypes, stoker up --gpu-type)"
 
 
 @dataclass
@@ -262,7 +263,7 @@ class QueueKeeper:
     def _unknown_types(self, spec: QueueSpec) -> str:
         named = {**spec.limit.of_types, **spec.guarantee.of_types}
         unknown = [name for name in sorted(named) if not self._gpu_types.knows(name)]
-        return f"no GPU can be of type {', '.join(unknown)}: no row of the table of types says so" if unknown else ""
+        return f"no GPU can be of type {', '.join(unknown)}; {_KNOWN_BY}" if unknown else ""
 
     def _average(self, queue: Queue, used: _Sum) -> MovingAverage | None:
         """Of what it held until now. None: the past does not count."""

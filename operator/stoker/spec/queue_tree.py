@@ -11,6 +11,8 @@ from typing import NamedTuple
 from .quantity import format_bytes, format_cpu
 from .queue import NO_RESOURCES, QueueResources, QueueSpec
 
+_ALONE = "until that is mended it is a top-level queue without a guarantee"
+
 
 class Link(NamedTuple):
     parent: str | None
@@ -34,9 +36,9 @@ def links(queues: Mapping[str, QueueSpec]) -> dict[str, Link]:
         for one in chain:
             parent = queues[one].parent
             if one in cycle:
-                found[one] = Link(None, problem=f"its parents form a cycle: {' → '.join((*cycle, cycle[0]))}")
+                found[one] = Link(None, problem=f"its parents form a cycle: {' → '.join((*cycle, cycle[0]))}; {_ALONE}")
             elif parent is not None and parent not in queues:
-                found[one] = Link(None, problem=f"its parent '{parent}' does not exist")
+                found[one] = Link(None, problem=f"its parent '{parent}' does not exist; {_ALONE}")
             else:
                 found[one] = Link(parent, queues[one].guarantee)
     _check_guarantees(found)
@@ -62,7 +64,10 @@ def _check_guarantees(found: dict[str, Link]) -> None:
                 continue
             chain = " → ".join((*_above(found, parent), parent))
             parts = " + ".join(f"{_amount(resource, share)} ({name})" for name, share in sharing)
-            problem = f"guarantees come to more than the {_amount(resource, has)} of the queue above ({chain}): {parts}"
+            problem = (
+                f"guarantees come to more than the {_amount(resource, has)} of the queue above ({chain}): {parts}; "
+                "none of these queues has a guarantee until that is mended"
+            )
             for name, _ in sharing:
                 found[name] = Link(parent, NO_RESOURCES, problem)
 

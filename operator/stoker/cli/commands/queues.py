@@ -111,7 +111,8 @@ _AMOUNTS = ("limit", "guarantee", *_SIZES)
     type=click.Choice(list(_PLACES)),
     metavar="OPTION",
     multiple=True,
-    help=f"Remove what this option sets: {', '.join(_PLACES)}. Repeatable.",
+    help=f"Remove what this option sets: {', '.join(_PLACES)}. Repeatable. Done first: --unset guarantee --guarantee "
+    "gpus=8 leaves that alone.",
 )
 @output_option("table", "json", "yaml")
 @connected_cluster_wide
@@ -121,7 +122,7 @@ def set_(calls: Calls, name: str, form: str, unset: tuple[str, ...], **given: An
     from stoker.cli.output import echo_objects
 
     values = {option.replace("_", "-"): value for option, value in given.items() if value not in (None, ())}
-    both = sorted(set(unset).intersection(values))
+    both = sorted(set(unset).intersection(values).difference(_AMOUNTS))  # of amounts: these instead of all others
     if both:
         raise click.UsageError(f"--{both[0]} is given a value and unset; choose one")
 

@@ -90,6 +90,11 @@ DEFINITIONS = (
             PrinterColumn("Weight", ".spec.weight", "Its part beside others; empty: 1.", "integer", wide=True),
             PrinterColumn("Running", ".status.used.jobs", "Jobs that have a place.", "integer"),
             PrinterColumn("Pending", ".status.pending.jobs", "Jobs that wait.", "integer"),
+            PrinterColumn(
+                "Valid",
+                '.status.conditions[?(@.type=="Valid")].status',
+                "False: its parent or its guarantee does not count.",
+            ),
             PrinterColumn("CPU", ".status.used.cpu", "Cores that its jobs hold.", wide=True),
             PrinterColumn("CPU Limit", ".spec.limit.cpu", "The most cores at a time; empty: no limit.", wide=True),
             PrinterColumn("Memory", ".status.used.memory", "Memory that its jobs hold.", wide=True),
