@@ -291,6 +291,15 @@ def test_where_it_is_not_known_what_each_did_the_shares_are_even(processes, pods
     assert {one.method for one in node.receipts()} == {"even"}
 
 
+def test_all_slices_of_a_gpu_with_fewer_are_all_of_it():
+    node = meters()
+    node.allocation(held(Holding("MIG-1", owner("a"))), moment(0))
+    for s in SEVEN:
+        mig = MigReading("MIG-1", "4g.24gb", 4, {"sm_active_ratio": 0.5}, of_slices=4)
+        node.frame(frame(s, reading({"energy_joules_total": 700.0 * s}, mig=[mig], processes=None)))
+    assert job(node)["energy_joules_total|mig_slices"] == pytest.approx(7 * 700)
+
+
 def test_a_mig_device_has_its_slices_of_time_and_energy():
     node = meters()
     holding = Holding("MIG-1", owner("a"))

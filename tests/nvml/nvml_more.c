@@ -222,7 +222,7 @@ int nvmlDeviceGetMigMode(device_t device, unsigned *current, unsigned *pending) 
 
 int nvmlDeviceGetMaxMigDeviceCount(device_t device, unsigned *count) {
   ENTER(device);
-  *count = d.gpu->mig_mode < 0 ? 0 : MAX_MIG - 1;
+  *count = d.gpu->mig_mode < 0 ? 0 : d.gpu->mig_slices;
   return SUCCESS;
 }
 

@@ -112,6 +112,7 @@ static void read_line(struct scenario *s, char *line) {
     gpu->memory_v2 = (int)whole(fields, count, "memory_v2", 1);
     gpu->nvlink5 = (int)whole(fields, count, "nvlink5", 0);
     gpu->mig_mode = (int)number(fields, count, "mig", -1);
+    gpu->mig_slices = whole(fields, count, "mig_slices", MAX_MIG - 1);
     gpu->from = from;
     gpu->until = until;
     gpu->energy_since = number(fields, count, "energy_since", 0);

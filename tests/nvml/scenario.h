@@ -63,7 +63,7 @@ struct mig {
 
 struct gpu {
   char uuid[TEXT], name[TEXT], bus[TEXT];
-  int cc_major, cc_minor, gpm, energy, mig_mode, memory_v2, nvlink5;
+  int cc_major, cc_minor, gpm, energy, mig_mode, mig_slices, memory_v2, nvlink5;
   unsigned long long memory, reserved;
   double from, until, energy_since, energy_offset_mj, energy_tick_s;
   struct steps steps;

@@ -374,7 +374,7 @@ def test_xids_are_reported_as_they_happen(scenario):
 
 
 def test_mig_devices(scenario):
-    gpu = scenario.add_gpu(watts=300, busy=90, sm=40)
+    gpu = scenario.add_gpu(watts=300, busy=90, sm=40, mig_slices=4)
     gpu.add_mig(slices=3, memory=71 * GIB, used=5 * GIB, sm=80, processes=((os.getpid(), 4 * GIB, 0.0),))
     gpu.add_mig(slices=1, memory=18 * GIB, sm=10)
     reading = read(
@@ -382,6 +382,7 @@ def test_mig_devices(scenario):
     )
     big, small = reading.mig
     assert (big.uuid, big.profile, big.slices, big.gpu_instance) == (gpu.devices[0].uuid, "3g.71gb", 3, 1)
+    assert (big.of_slices, big.part, small.part) == (4, 0.75, 0.25)
     assert big.values["memory_used_bytes"] == 5 * GIB and big.values["memory_total_bytes"] == 71 * GIB
     assert [one.values["sm_active_ratio"] for one in (big, small)] == pytest.approx([0.8, 0.1])
     assert [process.pid for process in big.processes] == [os.getpid()] and small.processes == ()

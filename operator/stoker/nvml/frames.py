@@ -49,12 +49,19 @@ class MigReading:
     profile: str
     """`1g.10gb`."""
     slices: int
-    """Of the GPU's seven compute slices."""
+    """Of the GPU's compute slices."""
     values: dict[str, float] = field(default_factory=dict)
     """As families of `catalogue.MIG`, without `stoker_mig_`."""
     processes: tuple[Process, ...] | None = None
     gpu_instance: int | None = None
     """NVML's id of the GPU instance it lies in: some device plugins name it by that (`nvidia0/gi1`)."""
+    of_slices: int = 7
+    """That the GPU has; an A30 has 4."""
+
+    @property
+    def part(self) -> float:
+        """Of the GPU."""
+        return min(1.0, self.slices / self.of_slices)
 
 
 @dataclass(frozen=True, slots=True)

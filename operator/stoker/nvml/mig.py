@@ -46,6 +46,8 @@ class MigDevices:
         self._active: dict[int, dict[str, float]] = {}
         """By GPU instance, as last read."""
         self._list_in = 0
+        self._most = 0
+        """MIG devices that there can be: one a compute slice."""
         self.mode = "none"
         """none (it can't), off, on."""
 
@@ -95,7 +97,8 @@ class MigDevices:
         if not values:
             return None
         mine = None if running is None else tuple(one.process for one in running if _runs_on(one, device))
-        return MigReading(device.uuid, device.profile, device.slices, values, mine, device.gpu_instance)
+        where = device.gpu_instance, self._most
+        return MigReading(device.uuid, device.profile, device.slices, values, mine, *where)
 
     def _list_anew(self) -> None:
         known = {device.uuid for device in self._devices}
@@ -106,7 +109,8 @@ class MigDevices:
             self._gpm.forget(but=[device.gpu_instance for device in self._devices if device.uuid in known])
 
     def _list(self) -> Iterable[_Device]:
-        for index in range(self._calls.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
+        self._most = self._calls.ask("nvmlDeviceGetMaxMigDeviceCount") or 0
+        for index in range(self._most):
             try:
                 handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(self._calls.handle, index)
             except pynvml.NVMLError as error:  # NOT_FOUND: there are fewer

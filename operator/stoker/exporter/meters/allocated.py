@@ -17,7 +17,6 @@ from .energy import COUNTER
 from .ledger import Ledger
 from .snapshot import Share
 
-MIG_SLICES = 7
 MAX_AGE_S = 90.0
 """An allocation older than that is none: its reader hangs. (A good map is kept for 60 s by `allocation/` itself.)"""
 SETTLE_S = 30.0
@@ -38,8 +37,8 @@ class Allocated:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._allocation: Allocation | None = None
-        self._mig: dict[str, dict[str, int]] = {}
-        """GPU's uuid → MIG device's uuid → slices."""
+        self._mig: dict[str, dict[str, float]] = {}
+        """GPU's uuid → MIG device's uuid → its part of the GPU."""
         self._places: dict[str, tuple[str, float]] = {}
         """Device's uuid → its GPU's, and its part of that."""
         self._active: dict[str, list[DeviceUsage]] = {}
@@ -50,12 +49,12 @@ class Allocated:
         """Since when, at the earliest, a new hold lasts that does not say so itself."""
         self._sort()
 
-    def devices_are(self, mig: Mapping[str, Mapping[str, int]], now: Moment) -> None:
-        """GPU's uuid → its MIG devices' uuids → slices, of every GPU that answers."""
+    def devices_are(self, mig: Mapping[str, Mapping[str, float]], now: Moment) -> None:
+        """GPU's uuid → its MIG devices' uuids → their parts of it, of every GPU that answers."""
         self._mig |= {uuid: dict(devices) for uuid, devices in mig.items()}
         places = {uuid: (uuid, 1.0) for uuid in self._ledger.accounts}
         for gpu, devices in self._mig.items():
-            places |= {uuid: (gpu, min(1.0, slices / MIG_SLICES)) for uuid, slices in devices.items()}
+            places |= {uuid: (gpu, part) for uuid, part in devices.items()}
         if places != self._places:
             self._places = places
             self._apply(now)

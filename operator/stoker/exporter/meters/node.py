@@ -85,7 +85,7 @@ class NodeMeters:
                 live.lose(reading.lost)
         self._began = None
         self._allocated.devices_are(
-            {r.uuid: {mig.uuid: mig.slices for mig in r.mig} for r in frame.gpus if not r.lost}, now
+            {r.uuid: {mig.uuid: mig.part for mig in r.mig} for r in frame.gpus if not r.lost}, now
         )
         for reading in frame.gpus:
             if not reading.lost:
