@@ -101,7 +101,7 @@ class Book:
         self._sums: dict[tuple[str, Labels], float] = {}
 
     def gauge(self, at: float, name: str, value: float, **labels: object) -> None:
-        self._note((name, _labels({**labels, **self._shared})), at, value)
+        self._note((name, _labels({**self._shared, **labels})), at, value)
 
     def add(self, at: float, name: str, more: float, **labels: object) -> None:
         """The label `pod` is of the process that reports it; the sum goes on from one to the next."""
@@ -144,6 +144,8 @@ def story(start: float, end: float, **shared: str) -> Book:
         held = workers(book, at, share, start, end)
         hardware(book, at, share, held)
         control_plane(book, at, share, start, end)
+        if shared:
+            book.gauge(at, "stoker_operator_leader", 1, instance="operator-0", cluster="west")
     return book
 
 

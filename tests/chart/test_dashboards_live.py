@@ -65,6 +65,10 @@ class Shown:
         answers = questions.answers()
         self.of_ended = {panel["title"] for panel in panels(job) if any(answers[panel["id"]].values())}
         """Panels that show something of a job that failed a while ago."""
+        health = json.loads((FOLDER / "stoker-cluster.json").read_text())
+        answers = Questions(health, questions.prometheus, window).answers()
+        self.leading = next(answers[panel["id"]]["A"] for panel in panels(health) if "Leading" in panel["title"])
+        """Of all clusters."""
         for path in sorted(FOLDER.glob("*.json")):
             questions = Questions(json.loads(path.read_text()), Prometheus(reported.url), window, wanted)
             answers = questions.answers()
@@ -104,6 +108,10 @@ def test_numbers_are_those_of_the_story(shown: Shown) -> None:
     assert {(uid, title): shown.number(uid, title) for uid, title, _ in NUMBERS} == {
         (uid, title): pytest.approx(value) for uid, title, value in NUMBERS
     }
+
+
+def test_two_clusters_with_a_leader_each_are_well(shown: Shown) -> None:
+    assert [one["value"][1] for one in shown.leading] == ["1"]
 
 
 def test_a_jobs_totals_are_its_counters_over_all_attempts(shown: Shown) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .model import BAD_ABOVE_ZERO, NOTHING, Column, Query, Row, series, stat, table
 from .queries import eq, happened, most, none_is_zero, of, rate, total
 
+_LEADERS = total(("cluster",), of("stoker_operator_leader"))
 ALERTS = of("ALERTS", eq("alertstate", "firing"), 'alertname=~"Stoker.*"')
 
 
@@ -35,9 +36,10 @@ _ALERTS = (
 _OPERATOR = (
     stat(
         "Leading operators",
-        "Must be 1. 0: nothing is scheduled. 2: two installations on one cluster.",
+        "Must be 1. 0: nothing is scheduled. 2: two installations on one cluster. Of several clusters, one where it is "
+        "not 1.",
         "none",
-        Query(f"sum({of('stoker_operator_leader')})"),
+        Query(f"max({_LEADERS} != 1) or min({_LEADERS})"),
         base="red",
         steps=((1, "green"), (2, "red")),
         width=4,
