@@ -36,7 +36,8 @@ def test_nothing_offers_it(sched: SimpleNamespace) -> None:
     [reason] = world.reasons()[sched.key("s")]
     assert (str(reason.code), reason.message) == (
         "NoCapacity",
-        "the nodes that are usable now would hold 0 of 1 worker of 1 GPU, 1 core and 1Gi even without other jobs: "
+        "the nodes that are usable now would hold 0 of 1 worker of 1 GPU offered as nvidia.com/mig-1g.10gb, "
+        "1 core and 1Gi even without other jobs: "
         "no node that it may use offers nvidia.com/mig-1g.10gb",
     )
     assert never_on_nodes(world.state.nodes, world.state.entries[sched.key("s")].request) == [], "profiles change"
@@ -51,7 +52,9 @@ def test_several_ranks_share_no_gpu(sched: SimpleNamespace) -> None:
     assert world.starts() == {"one": ["shared"]}
     for name in ("pair", "two", "many"):
         said = [one.message for one in world.reasons()[sched.key(name)]]
-        assert any("no node has whole GPUs" in one and "of shared or sliced GPUs a job has one" in one for one in said)
+        assert any(
+            "no node has whole GPUs" in one and "a job has one shared or sliced GPU at most" in one for one in said
+        )
     assert world.feed(sched.node("whole", 5)).starts().keys() == {"pair", "two", "many"}
 
 

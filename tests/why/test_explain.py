@@ -221,6 +221,16 @@ def test_never_fits_is_about_the_empty_cluster(job: dict[str, Any], words: str, 
     assert (words in found[0].message) if words else not found
 
 
+def test_where_queues_name_types_a_gang_runs_on_one(sched: SimpleNamespace) -> None:
+    nodes = [sched.node(name, 4, model=f"NVIDIA {name}") for name in ("A100", "H100")]
+    said = why(sched, [*nodes, sched.queue(types={"h100": 8}), sched.job("x", 4, workers=2)], "x")
+    assert [one.message for one in said.blockers] == [
+        f"asks for 2 workers of 4 GPUs of type {name}, 1 core and 1Gi; all nodes together, empty of jobs, hold 1; a "
+        "gang runs on GPUs of one type"
+        for name in ("a100", "h100")
+    ]
+
+
 def test_with_no_nodes_known_nothing_is_ruled_out(sched: SimpleNamespace) -> None:
     assert never_fits(sched.World().state, sched.job("new", 64, workers=4096)) == ()
 

@@ -146,6 +146,21 @@ def test_cores_that_are_held_outside(sched: SimpleNamespace) -> None:
             lambda s: [s.node("n0", [("A100", 80, "unhealthy (device plugin)")] * 2 + [("A100", 80, "")] * 6)],
             "2 GPUs can't be leased (2 of n0: unhealthy (device plugin))",
         ),
+        (
+            lambda s: [
+                s.node("n0", extended={"rdma/hca": 1}, cpu=0),
+                s.node("n1"),
+                s.runtime(extended={"rdma/hca": 1}),
+            ],
+            "each needs all of that on one node",
+        ),
+        (
+            lambda s: [
+                s.node("n0", [("unknown", 0, "")] * 8, lost=5),
+                s.node("n1", [("unknown", 0, "")] * 4, shared=True),
+            ],
+            "n0 is lost since 10:00:05 UTC (agent silent)",
+        ),
     ],
 )
 def test_closed_nodes_are_counted_with_words(nodes: Any, sentence: str, sched: SimpleNamespace) -> None:
@@ -184,6 +199,12 @@ def test_a_missing_runtime_says_which_there_are(sched: SimpleNamespace) -> None:
     assert said.blockers[0].runtime == "gone"
     said = why(sched, [*objects, sched.job("y", 1, runtime="theirs")], "y")
     assert said.summary == "runtime 'theirs' is not open to project 'default'; open to it: fast"
+
+
+def test_a_missing_queue_says_which_would_take_the_job(sched: SimpleNamespace) -> None:
+    queues = [sched.queue("top"), sched.queue("low", parent="top"), sched.queue("theirs", projects=("others",))]
+    said = why(sched, [sched.node("n0"), *queues, sched.job("x", queue="gone")])
+    assert said.summary == "there is no queue 'gone'; open to it: low"
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -102,14 +102,13 @@ def _barring(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
     for found in admission_blockers(job, entry.queue.queue, runtime.name, runtime.runtime):
         there = ""
         if found.code is Code.QUEUE_MISSING:
-            known = sorted(other.name for other in state.queues.values() if other.queue is not None)[:5]
-            there = sentences.known_queues(known)
+            there = sentences.open_to_it(sorted(one.name for one in state.queues.values() if one.allows(job)))
         elif found.code is Code.RUNTIME_MISSING:
             project = job.metadata.namespace
             others = [
                 one.name for one in state.runtimes.states.values() if one.runtime is not None and one.takes(project)
             ]
-            there = sentences.open_runtimes(sorted(others))
+            there = sentences.open_to_it(sorted(others))
         yield found.model_copy(update={"message": found.message + there}) if there else found
 
 

@@ -66,11 +66,7 @@ def guaranteed(
     return f"{holds}; others hold {listed(lent, 3)}; {may}"
 
 
-def known_queues(names: Sequence[str]) -> str:
-    return f"; there is: {', '.join(names)}" if names else "; there is none yet"
-
-
-def open_runtimes(names: Sequence[str]) -> str:
+def open_to_it(names: Sequence[str]) -> str:
     return f"; open to it: {listed(names, 5)}" if names else "; none is open to it yet"
 
 
@@ -159,7 +155,7 @@ def within(level: str, likeliest: str | None, levels: Sequence[str] | None = Non
 def no_such_gpu(request: Request, there: Sequence[str], has_parts: bool) -> str:
     have = f"there is: {listed(there, 5)}" if there else "no node has any GPU"
     if request.filter.apart and has_parts:
-        have += "; of shared or sliced GPUs a job has one, for its processes could get parts of the same"
+        have += "; a job has one shared or sliced GPU at most, as its processes could get parts of the same"
         return f"no node has whole GPUs{_kind(request)}; {have}"
     return f"no node has a GPU{_kind(request)}; {have}"
 
@@ -172,8 +168,8 @@ def above_largest(request: Request, resource: str, need: int, node: str, most: i
 def above_all(request: Request, level: str, holds: int) -> str:
     """`level`: of the topology, within which all workers must be; "": anywhere."""
     together = f"the largest {level}, empty of jobs, holds" if level else "all nodes together, empty of jobs, hold"
-    workers = f"{counted(request.workers, 'worker')} of {worker(request)}{_kind(request)}"
-    return f"asks for {workers}; {together} {holds}"
+    one_type = "; a gang runs on GPUs of one type" if request.filter.type and request.workers > 1 else ""
+    return f"asks for {counted(request.workers, 'worker')} of {worker(request)}; {together} {holds}{one_type}"
 
 
 def too_few_usable(request: Request, holds: int, obstacles: Sequence[str]) -> str:
@@ -227,7 +223,7 @@ def scattered(request: Request) -> str:
 
 def worker(request: Request) -> str:
     """What a worker asks for."""
-    parts = [amount("gpus", request.gpus)] if request.gpus else []
+    parts = [f"{amount('gpus', request.gpus)}{_kind(request)}"] if request.gpus else []
     parts += [amount("cpu", request.cpu)] if request.cpu else []
     parts += [amount("memory", request.memory)] if request.memory else []
     parts += [amount(name, count) for name, count in request.extended]
@@ -303,6 +299,10 @@ def gpus_of_unknown_power(count: int) -> str:
 
 def offered_nowhere(resource: str) -> str:
     return f"no node that it may use offers {resource}"
+
+
+def all_on_one() -> str:
+    return "each needs all of that on one node"
 
 
 def avoided(nodes: Sequence[str]) -> str:

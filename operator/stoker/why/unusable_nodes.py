@@ -34,7 +34,7 @@ def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -
         found += held_outside(table, request, usable, resource, need, rest, lasting_only=True)
     if avoid:
         found.append(sentences.avoided(sorted(avoid)))
-    return found
+    return found or [sentences.all_on_one()]
 
 
 def closed(table: NodeTable, wanted: NodeFilter) -> Iterator[str]:
@@ -169,8 +169,9 @@ def _unusable(table: NodeTable, request: Request, slots: list[int]) -> Iterator[
         gpus = list(_gpus(table, slots, resource))
         if not gpus and resource != GPU_RESOURCE:
             yield sentences.offered_nowhere(resource)
+        wanted = request.filter
         unknown = sum(gpu.model == UNKNOWN_MODEL for gpu in gpus)
-        if unknown:
+        if unknown and (wanted.models or wanted.min_memory or wanted.min_capability or wanted.type):
             yield sentences.gpus_of_unknown_model(unknown)
         unable = sum(not gpu.compute_capability and gpu.model != UNKNOWN_MODEL for gpu in gpus)
         if request.filter.min_capability and unable:
