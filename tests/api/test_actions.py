@@ -170,7 +170,19 @@ async def test_queues(world):
         "Queue 'gold' is being deleted and takes no new jobs; choose another queue.",
     )
     await world.call("PUT", "/v1/queues/free", who="admin", json=put)
-    await world.call("PUT", "/v1/queues/low", who="admin", json={"spec": {"parent": "free"}})
+    low = await world.call("PUT", "/v1/queues/low", who="admin", json={"spec": {"parent": "free"}})
+    assert "warning" not in low.headers
+    for spec, says in (
+        ({"parent": "low"}, "its parents form a cycle: low -> low; "),
+        ({"parent": "none"}, "its parent 'none' does not exist; "),
+        ({"parent": "free", "limit": {"gpuTypes": {"h1": 1}}}, "no GPU can be of type h1; "),
+    ):
+        low = await world.call("PUT", "/v1/queues/low", who="admin", json={"spec": spec})
+        assert low.status_code == 200 and low.headers["warning"].startswith(f'299 - "{says}')
+    guaranteed = {"spec": {"parent": "free", "guarantee": {"gpus": 1}}}
+    for name, spec in (("low", guaranteed), ("free", put)):
+        both = await world.call("PUT", f"/v1/queues/{name}", who="admin", json=spec)
+        assert both.headers["warning"].startswith('299 - "guarantees come to more than the 0 GPUs of the queue above')
     inner = await world.submit(metadata={"name": "inner"}, spec={"queue": "free", "trainer": {"command": ["x"]}})
     assert (inner.status_code, inner.json()["code"]) == (422, "NeverFits")
     assert "only those of the queues below it: low" in inner.json()["detail"]

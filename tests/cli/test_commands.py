@@ -298,8 +298,8 @@ def test_a_queues_limit_is_removed_before_a_part_of_it_is_set(stoker: Any, scrip
     spec = {"limit": {"gpus": 4, "memory": "64Gi"}, "weight": 2}
     queue = QueueWithUsage.model_validate({"metadata": {"name": "q", "resourceVersion": "7"}, "spec": spec}).dump()
     script.on("GET", "/v1/queues/q", script.json(queue, ETag='"7"'))
-    script.on("PUT", "/v1/queues/q", script.json(queue, 200))
-    assert stoker("queue", "set", "q", "--unset", "limit", "--gpus", "8").exit_code == 0
+    script.on("PUT", "/v1/queues/q", script.json(queue, 200, Warning='299 - "its parent is missing"'))
+    assert stoker("queue", "set", "q", "--unset", "limit", "--gpus", "8").stderr == "warning: its parent is missing\n"
     sent = script.requests[-1].body["spec"]
     assert (sent["limit"], sent["weight"]) == ({"gpus": 8}, 2)
     assert stoker("queue", "set", "q", "--unset", "limit", "--limit", "h100=4").exit_code == 0

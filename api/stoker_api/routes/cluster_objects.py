@@ -14,6 +14,7 @@ from stoker.spec.job import ENDED
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import DEFAULT_QUEUE, FINALIZER_IN_USE
 from stoker.spec.queue import QUEUES, Queue, deletion_message, protected
+from stoker.spec.queue_tree import links, unknown_types
 from stoker.spec.rest import BeingDeleted, QueueList, QueuePut, QueueWithUsage, RuntimeList, RuntimePut
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 from stoker_api.access import Caller, access, require
@@ -34,7 +35,7 @@ from stoker_api.objects import Objects, parse_put, refuse_stale
 from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services
 
-from .common import IfMatch, Name, with_usage
+from .common import IfMatch, Name, warning_header, with_usage
 
 router = APIRouter()
 
@@ -66,7 +67,10 @@ async def get_queue(request: Request, name: Name) -> Response:
 )
 @access(UPDATE_QUEUE)
 async def put_queue(request: Request, caller: Caller, name: Name, if_match: IfMatch = None) -> Response:
-    """Create the queue or replace its spec. Running jobs go on whatever the new limit is."""
+    """Create the queue or replace its spec. Running jobs go on whatever the new limit is.
+
+    A Warning header says why its parent, its guarantee or that of a queue below it does not count.
+    """
     found = services(request)
     wanted = parse_put(QueuePut, name, await json_body(request))
     queue, created = await _queues(found).put(
@@ -76,7 +80,11 @@ async def put_queue(request: Request, caller: Caller, name: Name, if_match: IfMa
         lambda: require(request, caller, CREATE_QUEUE),
     )
     (shown,) = await _queues_with_usage(found, [queue])
-    return json_response(shown, status=201 if created else 200, headers={"ETag": etag(queue)})
+    there = {one.metadata.name: one.spec for one in found.deps.queues.values()} | {name: queue.spec}
+    troubles = [link.problem for one, link in links(there).items() if name in (one, there[one].parent)]
+    troubles.append(unknown_types(queue.spec, found.deps.gpu_types))
+    headers = {"ETag": etag(queue), **warning_header(filter(None, dict.fromkeys(troubles)))}
+    return json_response(shown, status=201 if created else 200, headers=headers)
 
 
 @router.delete(

@@ -57,6 +57,12 @@ def moment(name: str, text: str, now: datetime) -> datetime:
     return at
 
 
+def warning_header(texts: Iterable[str]) -> dict[str, str]:
+    """As Kubernetes' API server warns: an HTTP Warning header, code 299."""
+    header = ", ".join(f'299 - "{text}"' for text in texts).replace("→", "->")  # headers are Latin-1
+    return {"Warning": header} if header else {}
+
+
 def one_or_more(values: Iterable[str]) -> dict[str, JsonValue]:
     """The pattern of values between commas, for the OpenAPI document."""
     either = "|".join(values)

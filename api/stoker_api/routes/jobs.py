@@ -41,6 +41,7 @@ from .common import (
     moment,
     one_or_more,
     wants_events,
+    warning_header,
 )
 
 router = APIRouter(tags=["jobs"])
@@ -125,19 +126,15 @@ async def _submitted(
 ) -> Response:
     if query.dry_run:
         job = await found.submitter.dry_run(caller, project, body)
-        return json_response(found.renderer.job(found.scheduler.sized(job)), headers=_warning(found, job))
+        return json_response(
+            found.renderer.job(found.scheduler.sized(job)), headers=warning_header(found.scheduler.warnings(job))
+        )
     done = await found.submitter.submit(caller, project, body, idempotency_key)
     headers = {"Location": f"/v1/projects/{project}/jobs/{done.job.metadata.name}", "ETag": etag(done.job)}
-    headers |= _warning(found, done.job)
+    headers |= warning_header(found.scheduler.warnings(done.job))
     if done.replayed:
         headers["Idempotency-Replayed"] = "true"
     return json_response(found.renderer.job(found.scheduler.sized(done.job)), status=201, headers=headers)
-
-
-def _warning(found: Services, job: TrainingJob) -> dict[str, str]:
-    """As Kubernetes' API server warns: an HTTP Warning header, code 299."""
-    texts = found.scheduler.warnings(job)
-    return {"Warning": ", ".join(f'299 - "{text}"' for text in texts)} if texts else {}
 
 
 @router.post(

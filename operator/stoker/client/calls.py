@@ -18,7 +18,7 @@ from stoker.spec.phase import ENDED
 
 from .config import Endpoint
 from .errors import ApiError, unreadable
-from .wire import ConnectionLost, Wire
+from .wire import ConnectionLost, Reply, Wire
 
 if TYPE_CHECKING:
     from .code.bundle import Bundle
@@ -41,7 +41,7 @@ class Calls:
         self.endpoint, self.project = endpoint, project
         self.wire = Wire(endpoint, timeout_s=timeout_s)
         self.on_warning: Callable[[str], object] = lambda text: None
-        """Called with what the server warns of though it takes a job."""
+        """Called with what the server warns of though it takes a job or queue."""
 
     def __enter__(self) -> Self:
         return self
@@ -81,9 +81,7 @@ class Calls:
             body=body,
             headers={"Idempotency-Key": key or str(uuid.uuid4())},
         )
-        for text in _WARNING.findall(reply.headers.get("warning", "")):
-            self.on_warning(text)
-        return reply.body
+        return self._warned(reply)
 
     def jobs(
         self,
@@ -242,7 +240,7 @@ class Calls:
                     raise
             change(spec)
             try:
-                return self.wire.call("PUT", path, body={"spec": spec}, headers=headers).body
+                return self._warned(self.wire.call("PUT", path, body={"spec": spec}, headers=headers))
             except ApiError as error:
                 if error.status != 412 or not left:
                     raise
@@ -297,6 +295,11 @@ class Calls:
         return send(self.wire, f"{self._project_path(project)}/code", bundle, progress)
 
     # helpers
+
+    def _warned(self, reply: Reply) -> Any:
+        for text in _WARNING.findall(reply.headers.get("warning", "")):
+            self.on_warning(text)
+        return reply.body
 
     def jobs_path(self, project: str | None) -> str:
         return f"{self._project_path(project)}/jobs"

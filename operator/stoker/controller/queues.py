@@ -27,13 +27,12 @@ from stoker.spec.queue import (
     DecayedUsage,
     Queue,
     QueueAmount,
-    QueueSpec,
     QueueStatus,
     deletion_message,
     protected,
     released,
 )
-from stoker.spec.queue_tree import Link, links
+from stoker.spec.queue_tree import Link, links, unknown_types
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, NotFound, NotLeader, Store, StoreError
@@ -47,7 +46,6 @@ log = logging.getLogger(__name__)
 STATUS_EVERY_S = 5.0
 ACTIVE_CONDITION = "Active"
 VALID_CONDITION = "Valid"
-_KNOWN_BY = "correct the name, or add a model of that type (the chart's gpuTypes, stoker up --gpu-type)"
 
 
 @dataclass
@@ -247,7 +245,7 @@ class QueueKeeper:
             value, reason, message = "False", "BeingDeleted", deletion_message(users)
         conditions = [self._condition(queue, ACTIVE_CONDITION, value, reason, message)]
         spec = queue.spec
-        problem = self._links[queue.metadata.name].problem or self._unknown_types(spec)
+        problem = self._links[queue.metadata.name].problem or unknown_types(spec, self._gpu_types)
         if problem:
             conditions.append(self._condition(queue, VALID_CONDITION, "False", "Invalid", problem))
         elif spec.parent is not None or spec.guarantee != NO_RESOURCES or spec.limit.gpu_types:
@@ -259,11 +257,6 @@ class QueueKeeper:
             decayed_usage=DecayedUsage() if average is None else average.written(queue.status.decayed_usage),
             conditions=tuple(conditions),
         )
-
-    def _unknown_types(self, spec: QueueSpec) -> str:
-        named = {**spec.limit.of_types, **spec.guarantee.of_types}
-        unknown = [name for name in sorted(named) if not self._gpu_types.knows(name)]
-        return f"no GPU can be of type {', '.join(unknown)}; {_KNOWN_BY}" if unknown else ""
 
     def _average(self, queue: Queue, used: _Sum) -> MovingAverage | None:
         """Of what it held until now. None: the past does not count."""

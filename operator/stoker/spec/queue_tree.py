@@ -1,6 +1,6 @@
 """The tree of queues: which parents and guarantees count, and what is wrong with the others.
 
-Pure. Called by `sched.queue_tree` (whose limits hold) and the controller's `queues` (condition Valid).
+Pure. Called by `sched.queue_tree` (whose limits hold), the controller's `queues` (condition Valid) and the api (PUT).
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from .gpu_types import GpuTypes
 from .quantity import format_bytes, format_cpu
 from .queue import NO_RESOURCES, QueueResources, QueueSpec
 
 _ALONE = "until that is mended it is a top-level queue without a guarantee"
+_KNOWN_BY = "correct the name, or add a model of that type (the chart's gpuTypes, stoker up --gpu-type)"
 
 
 class Link(NamedTuple):
@@ -43,6 +45,12 @@ def links(queues: Mapping[str, QueueSpec]) -> dict[str, Link]:
                 found[one] = Link(parent, queues[one].guarantee)
     _check_guarantees(found)
     return found
+
+
+def unknown_types(spec: QueueSpec, types: GpuTypes) -> str:
+    """Which types it names that no GPU can have, for people; empty: none."""
+    unknown = [name for name in sorted({*spec.limit.of_types, *spec.guarantee.of_types}) if not types.knows(name)]
+    return f"no GPU can be of type {', '.join(unknown)}; {_KNOWN_BY}" if unknown else ""
 
 
 def _check_guarantees(found: dict[str, Link]) -> None:

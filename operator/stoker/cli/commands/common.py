@@ -137,6 +137,13 @@ def open_calls(ctx: click.Context, server: str | None, token: str | None, projec
     return Calls(endpoint, project or above.get("project") or DEFAULT_PROJECT)
 
 
+def show_warning(text: str) -> None:
+    """What the server, or the command, warns of."""
+    from stoker.cli.output import one_line
+
+    click.echo(f"warning: {one_line(text)}", err=True)
+
+
 def output_option(*forms: str) -> Callable[[_F], _F]:
     """`-o`, and `--json` for `-o json`; the first of `forms` is the default."""
 

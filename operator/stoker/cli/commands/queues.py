@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import Group, connected_cluster_wide, output_option
+from .common import Group, connected_cluster_wide, output_option, show_warning
 from .names import complete_of
 
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ def set_(calls: Calls, name: str, form: str, unset: tuple[str, ...], **given: An
             if option in values and option not in _AMOUNTS:
                 _put(spec, path, list(values[option]) if option == "project" else values[option])
 
-    echo_objects(QUEUES, [calls.change("queues", name, change)], form, one=True)
+    calls.on_warning = show_warning
+    echo_objects(QUEUES[:-1], [calls.change("queues", name, change)], form, one=True)  # its message is of before
 
 
 @queue.command("rm", short_help="Remove queues; one in use goes with its last job.")

@@ -14,7 +14,7 @@ from stoker.cli.manifest import Manifest, override, read_manifests
 from stoker.client.errors import ApiError, BadInput, StokerError
 from stoker.client.job_options import apply_options, secret_name
 
-from .common import connected, job_argument, output_option
+from .common import connected, job_argument, output_option, show_warning
 from .names import complete_of
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _manifests(given: dict[str, Any]) -> list[Manifest]:
 def _place(calls: Calls, manifests: list[Manifest], given: dict[str, Any], *, dry_run: bool = False) -> None:
     from stoker.client.code.placing import place_commands
 
-    calls.on_warning = _show_warning
+    calls.on_warning = show_warning
     place_commands(
         calls,
         [manifest.body["spec"] for manifest in manifests],
@@ -207,12 +207,6 @@ def _sending_bar(size: int) -> Iterator[Progress | None]:
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("", total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
-
-
-def _show_warning(text: str) -> None:
-    from stoker.cli.output import one_line
-
-    click.echo(f"warning: {one_line(text)}", err=True)
 
 
 def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
@@ -250,7 +244,7 @@ def _environment(given: dict[str, Any]) -> dict[str, str]:
         if looks_secret(name, value):
             secret = secret_name(name)
             way = f"`stoker secret set {secret}` and --secret {name} keep it to the job"
-            _show_warning(f"{name} looks like a key, and all who may read the job see it in env; {way}")
+            show_warning(f"{name} looks like a key, and all who may read the job see it in env; {way}")
     return found
 
 
