@@ -88,7 +88,7 @@ JOBS = (
         idle="no_process"),
     Job("speech", "asr-finetune", "barbara", "default", (Run(0.2, 0.7, _gpus("gpu-h-01", 6)),), 0.24, 0.18,
         ending=("OutOfMemory", "None")),
-    Job("speech", "tiny-eval", "barbara", "default", (Run(0.3, 1.1, _gpus("gpu-a-01", 0, 1)),), 0.4, 0.3),
+    Job("speech", "tiny-eval", "barbara", "default", (Run(0.3, 1.1, _gpus("gpu-a-01", 0, 1)),), 0.4, 0.2),
 )  # fmt: skip
 
 

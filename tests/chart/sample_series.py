@@ -8,6 +8,8 @@ from .sample_cluster import GIB, JOBS, LOST, NODES, STEP_S, Book, Job, Model, Ru
 
 REASONS = ("sw_power_cap", "hw_power_brake", "sw_thermal", "hw_thermal", "sync_boost")
 CLASSES = ("no_process", "no_activity", "low_activity")
+[TINY] = [job for job in JOBS if job.name == "tiny-eval"]
+"""Its third worker has nearly all memory of a MIG device, and so a small part of its GPU's."""
 WAITS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600)
 
 
@@ -204,7 +206,11 @@ def _gpu(book: Book, at: float, share: float, node: str, gpu: int, model: Model,
         for number in range(3):
             device = {**labels, "mig_uuid": f"MIG-{number}", "profile": "2g.10gb"}
             book.gauge(at, "stoker_mig_info", 1, slices=2, **device)
+            book.gauge(at, "stoker_mig_memory_total_bytes", 10 * GIB, **device)
             book.gauge(at, "stoker_mig_memory_used_bytes", (1 + number) * GIB, **device)
+        if share > TINY.runs[0].begin:
+            slice_ = labels | {"uuid": "MIG-2", "project": TINY.project, "job_uid": TINY.uid, "attempt": 1, "worker": 2}
+            book.gauge(at, "stoker_job_gpu_memory_peak_bytes", 9.5 * GIB, **slice_)
 
 
 def _worker_pod(hold: Hold) -> str:

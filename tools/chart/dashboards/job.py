@@ -23,7 +23,7 @@ from .model import (
     stat,
     table,
 )
-from .queries import GPU, RANGE, eq, increase, latest, most_over, of, priced, rate, total
+from .queries import GPU, RANGE, eq, increase, latest, memory_peak, most_over, of, priced, rate, total
 
 THIS = 'job_uid=~"$run"'
 # A trainer's job is its pod's label, its project is known: another project's pods are left out.
@@ -184,10 +184,7 @@ _NOW = (
         "Memory peak",
         "Of its fullest GPU, share of the total.",
         "percentunit",
-        Query(
-            f"max({most_over(GPU, 'stoker_job_gpu_memory_peak_bytes', THIS)}"
-            f" / on (cluster, node, gpu) {most_over(GPU, 'stoker_gpu_memory_total_bytes')})"
-        ),
+        Query(memory_peak((), THIS)),
         decimals=0,
         base="orange",
         steps=((0.25, "green"), (0.97, "orange")),
@@ -313,11 +310,7 @@ _GPUS = (
         "Memory peak by GPU",
         "Peak use, of the total. Below a quarter: the batch could be larger, or the GPU smaller.",
         "percentunit",
-        Query(
-            f"{most_over((*GPU, 'worker'), 'stoker_job_gpu_memory_peak_bytes', THIS)}"
-            f" / on (cluster, node, gpu) group_left () {most_over(GPU, 'stoker_gpu_memory_total_bytes')}",
-            NAME,
-        ),
+        Query(memory_peak((*GPU, "worker"), THIS), NAME),
         high=1,
         base="orange",
         steps=((0.25, "green"), (0.97, "orange")),

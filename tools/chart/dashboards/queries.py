@@ -66,6 +66,17 @@ def latest(metric: str, *matchers: str, own: tuple[str, ...] = ()) -> str:
     return most_over((*GPU, "uuid", "job_uid", "attempt", "worker", *own), metric, *matchers)
 
 
+def memory_peak(by: tuple[str, ...], *matchers: str) -> str:
+    """The most that jobs held of a device's memory in the time shown, as a share of that, one series per `by`. A MIG
+    device's is its own, not its GPU's."""
+    device = (*GPU, "uuid")
+    whole = most_over(device, "stoker_gpu_memory_total_bytes")
+    slices = f'label_join({most_over((*GPU, "mig_uuid"), "stoker_mig_memory_total_bytes")}, "uuid", "", "mig_uuid")'
+    held = most_over((*device, "job_uid", "worker"), "stoker_job_gpu_memory_peak_bytes", *matchers)
+    share = f"({held} / on ({', '.join(device)}) group_left () ({whole} or {slices}))"
+    return f"max by ({', '.join(by)}) {share}" if by else f"max{share}"
+
+
 def named(expr: str, *matchers: str) -> str:
     """Series by (cluster, job_uid), with the job's names beside: of every job that there was in the time shown."""
     return f"{expr} * on (cluster, job_uid) group_left ({', '.join(NAMES)}) {jobs(*matchers)}"

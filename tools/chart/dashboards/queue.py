@@ -11,8 +11,8 @@ from .queries import (
     eq,
     happened,
     increase,
+    memory_peak,
     most,
-    most_over,
     named,
     named_now,
     none_is_zero,
@@ -33,10 +33,7 @@ _JOULES = named(total(JOB, increase("stoker_job_gpu_energy_joules_total")), HERE
 _COST = named(total(JOB, priced(f"{total((*GPU, 'job_uid'), _HELD_S)} / 3600")), HERE)
 # The share of a GPU's time; where GPUs do not report SM activity there is none, and it is no reason.
 _SM_SHARE = f"{total(JOB, _SM_S)} / {total(JOB, _HELD_S)}"
-_MEMORY = (
-    f"max by (cluster, job_uid) ({most_over((*GPU, 'job_uid'), 'stoker_job_gpu_memory_peak_bytes')}"
-    f" / on (cluster, node, gpu) group_left () {most_over(GPU, 'stoker_gpu_memory_total_bytes')})"
-)
+_MEMORY = memory_peak(JOB)
 _TOO_LARGE = f"(({_MEMORY}) < 0.25 or ({_SM_SHARE}) < 0.3)"
 
 
