@@ -250,7 +250,7 @@ def test_why_says_whose_guarantee_is_lent_to_whom(sched: SimpleNamespace) -> Non
 @pytest.mark.parametrize(
     ("guarantee", "now", "says"),
     [
-        ({}, 1000, "; no job there may be stopped before 10:30:00 UTC"),
+        ({}, 1000, "; no job there may be stopped before 2026-11-21 10:30:00 UTC"),
         ({}, 1900, "; jobs there that may be stopped hold 2 GPUs"),
         ({"cpu": "2"}, 1900, None),  # it would hold more cores than that
         ({"gpu_types": {"a100": 1}}, 1900, None),

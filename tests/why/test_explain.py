@@ -133,7 +133,10 @@ def test_behind_a_reservation_names_whose(sched: SimpleNamespace) -> None:
         now=400,
     )
     assert said.blockers[0].jobs == ("default/head",)
-    assert "kept for job head (project default), which is ahead and waits since 2026-11-21 10:00 UTC" in said.summary
+    assert (
+        "kept for job head (project default), which is ahead and has waited since 2026-11-21 10:00:00 UTC"
+        in said.summary
+    )
     assert said.position == 2
 
 

@@ -30,7 +30,7 @@ CASES: list[tuple[str, Any, str, float | None]] = [
      "once no other job waits for room within its queue's limit", None),
     ("resized not long ago", lambda s: [runs(s, "a", **resized(s, 100))], "not before 10:11:40 UTC", 700),
     ("little to gain", lambda s: [runs(s, *"aaa", saved=0)], "more fit, but restarting now would cost more", None),
-    ("more to gain later", lambda s: [runs(s, "a", saved=0, placed_at=s.at(-700))], "or at 10:23:21 UTC", 1401),
+    ("more to gain later", lambda s: [runs(s, "a", saved=0, placed_at=s.at(-700))], "at 2026-11-21 10:23:21 UTC", 1401),
     ("its turn is next", lambda s: [runs(s, "a")], "its turn to go on with 4 is next", None),
 ]  # fmt: skip
 

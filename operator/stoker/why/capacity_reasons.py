@@ -234,8 +234,10 @@ def _holders(table: NodeTable, request: Request, slots: NDArray[np.intp]) -> lis
     if len(slots) > _NAMED_NODES:
         return []
     for slot in slots.tolist():
+        is_mixed = slot in table.gpus.mixed
         for key, claim in table.claims.get(table.names[slot], {}).items():
-            if claim.gpus and table.gpus.may_hold(slot, claim.request.filter, request.filter):
+            own = claim.request.filter
+            if claim.gpus and (not is_mixed or table.gpus.may_hold(slot, own, request.filter)):
                 held[key] += claim.gpus
     return sorted(held.items(), key=lambda item: (-item[1], item[0].name, item[0]))
 

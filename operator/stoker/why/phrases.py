@@ -72,3 +72,8 @@ def listed(names: Sequence[str], most: int) -> str:
 
 def clock(at: datetime) -> str:
     return f"{at.astimezone(UTC):%H:%M:%S} UTC"
+
+
+def moment(at: datetime) -> str:
+    """Of what may be days away."""
+    return f"{at.astimezone(UTC):%Y-%m-%d} {clock(at)}"

@@ -15,7 +15,7 @@ from stoker.sched.request import Request
 from stoker.spec.quantity import format_bytes, format_cpu, format_duration
 from stoker.spec.reasons import Change, Value
 
-from .phrases import amount, are, clock, counted, listed, part
+from .phrases import amount, are, clock, counted, listed, moment, part
 
 _NAMED_NODES = 3
 
@@ -62,7 +62,7 @@ def guaranteed(
     if stoppable is not None:
         may = f"jobs there that may be stopped hold {amount(resource, stoppable)}"
     else:
-        may = "no job there may be stopped" + (f" before {clock(first_at)}" if first_at else "")
+        may = "no job there may be stopped" + (f" before {moment(first_at)}" if first_at else "")
     return f"{holds}; others hold {listed(lent, 3)}; {may}"
 
 
@@ -98,7 +98,7 @@ def grows(has: int, most: int, then: int, waits_for: WaitsFor | None, at: dateti
             when = "it grows once there is idle room that no waiting job could use"
         case WaitsFor.GAIN:
             when = "more fit, but restarting now would cost more than they gain; it grows soon after a checkpoint"
-            when += f", or at {clock(at)}" if at else ""
+            when += f", or at {moment(at)}" if at else ""
         case None:
             when = f"its turn to go on with {then} is next"
     return f"has {has} of the {most} workers that it may have; {when}"
@@ -114,8 +114,8 @@ def blamed(nodes: Sequence[str], has_room: bool, until: datetime) -> str:
 
 def kept_for(name: str, project: str, since: datetime) -> str:
     return (
-        f"there is room, but it is kept for job {name} (project {project}), which is ahead and waits since "
-        f"{since:%Y-%m-%d %H:%M} UTC"
+        f"there is room, but it is kept for job {name} (project {project}), which is ahead and has waited "
+        f"since {moment(since)}"
     )
 
 
@@ -138,7 +138,7 @@ def reservation_too_dear(queue: str, budget: float, could_s: float, may_s: float
 
 
 def kept_again(at: datetime) -> str:
-    return f"; they are kept again from {clock(at)}"
+    return f"; they are kept again from {moment(at)}"
 
 
 # -- nodes
@@ -260,8 +260,8 @@ def not_ready(nodes: Sequence[str], said: str) -> str:
 def lost(nodes: Sequence[str], since: datetime | None, said: str) -> str:
     if len(nodes) > 1:
         return f"{counted(len(nodes), 'node')} are lost ({listed(nodes, 3)})"
-    at = f" since {clock(since)}" if since is not None else ""
-    return f"{nodes[0]} is lost{at}" + (f" ({said})" if said else "")
+    lost = f"has been lost since {moment(since)}" if since is not None else "is lost"
+    return f"{nodes[0]} {lost}" + (f" ({said})" if said else "")
 
 
 def repel(nodes: int, taint: str, runtime: str) -> str:
@@ -286,7 +286,7 @@ def gpus_unusable(gone: Mapping[tuple[str, str], int]) -> str:
 
 
 def gpus_of_unknown_model(count: int) -> str:
-    return f"{amount('gpus', count)} of unknown model: their nodes bear no labels of GPU Feature Discovery"
+    return f"{amount('gpus', count)} of unknown model: without labels of GPU Feature Discovery"
 
 
 def gpus_of_unknown_capability(count: int) -> str:
