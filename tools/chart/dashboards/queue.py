@@ -166,8 +166,8 @@ _QUEUES = (
     ),
     series(
         "GPUs reclaimed and preempted, by queue",
-        "GPUs of attempts that were stopped for another job, per graph step: reclaimed for a queue that is guaranteed "
-        "them, preempted within the queue. GpuSick: moved off a sick GPU.",
+        "GPUs of the queue's attempts that were stopped for another job, per graph step: reclaimed for a queue that is "
+        "guaranteed them, preempted within the queue. GpuSick: moved off a sick GPU.",
         "short",
         Query(happened(("queue", "reason"), "stoker_preempted_gpus_total", HERE), "{{queue}} {{reason}}"),
         bars=True,
@@ -176,8 +176,8 @@ _QUEUES = (
     ),
     series(
         "GPU-hours lost to preemption, by queue",
-        "Work since the last checkpoint of attempts that were stopped for another job, or moved off a sick GPU, per "
-        "graph step.",
+        "Work since the last checkpoint of the queue's attempts that were stopped for another job, or moved off a sick "
+        "GPU, per graph step.",
         "short",
         Query(
             f"{happened(('queue', 'reason'), 'stoker_preempted_gpu_seconds_lost_total', HERE)} / 3600",
