@@ -9,7 +9,7 @@ from .sample_cluster import GIB, JOBS, LOST, NODES, STEP_S, Book, Job, Model, Ru
 REASONS = ("sw_power_cap", "hw_power_brake", "sw_thermal", "hw_thermal", "sync_boost")
 CLASSES = ("no_process", "no_activity", "low_activity")
 [TINY] = [job for job in JOBS if job.name == "tiny-eval"]
-"""Its third worker has nearly all memory of a MIG device, and so a small part of its GPU's."""
+"""Its third worker has nearly all memory of a MIG device, and so a small part of its GPU's; it alone reports SMs."""
 WAITS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600)
 
 
@@ -211,6 +211,8 @@ def _gpu(book: Book, at: float, share: float, node: str, gpu: int, model: Model,
         if share > TINY.runs[0].begin:
             slice_ = labels | {"uuid": "MIG-2", "project": TINY.project, "job_uid": TINY.uid, "attempt": 1, "worker": 2}
             book.gauge(at, "stoker_job_gpu_memory_peak_bytes", 9.5 * GIB, **slice_)
+            book.add(at, "stoker_job_gpu_allocated_seconds_total", STEP_S * 2 / 7, **slice_)
+            book.add(at, "stoker_job_gpu_sm_active_seconds_total", STEP_S * 2 / 7 * 0.9, **slice_)
 
 
 def _worker_pod(hold: Hold) -> str:

@@ -22,7 +22,7 @@ from .model import (
     stat,
     table,
 )
-from .queries import GPU, JOB, eq, increase, most, named, none_is_zero, priced, rate, total
+from .queries import GPU, JOB, eq, increase, most, named, none_is_zero, priced, rate, sm_activity, total
 
 UP = most(GPU, "stoker_gpu_up")
 HELD = total(GPU, most((*GPU, "uuid", "pod_uid"), "stoker_gpu_allocation_share_ratio"))
@@ -257,8 +257,11 @@ _JOBS = (
         Column(
             "SM activity",
             named(
-                f"{total(JOB, increase('stoker_job_gpu_sm_active_seconds_total'))}"
-                f" / {total(JOB, increase('stoker_job_gpu_allocated_seconds_total'))}"
+                sm_activity(
+                    JOB,
+                    increase("stoker_job_gpu_sm_active_seconds_total"),
+                    increase("stoker_job_gpu_allocated_seconds_total"),
+                )
             ),
             "percentunit",
             base="red",

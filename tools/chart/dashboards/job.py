@@ -23,7 +23,7 @@ from .model import (
     stat,
     table,
 )
-from .queries import GPU, RANGE, eq, increase, latest, memory_peak, most_over, of, priced, rate, total
+from .queries import GPU, RANGE, eq, increase, latest, memory_peak, most_over, of, priced, rate, sm_activity, total
 
 THIS = 'job_uid=~"$run"'
 # A trainer's job is its pod's label, its project is known: another project's pods are left out.
@@ -135,7 +135,13 @@ _NOW = (
         "SM activity",
         "Mean over all its GPU-hours (Hopper and newer).",
         "percentunit",
-        Query(f"{_sum('stoker_job_gpu_sm_active_seconds_total')} / {_ALLOCATED}"),
+        Query(
+            sm_activity(
+                (),
+                latest("stoker_job_gpu_sm_active_seconds_total", THIS),
+                latest("stoker_job_gpu_allocated_seconds_total", THIS),
+            )
+        ),
         decimals=1,
         base="red",
         steps=((0.1, "orange"), (0.3, "green")),

@@ -66,6 +66,11 @@ def latest(metric: str, *matchers: str, own: tuple[str, ...] = ()) -> str:
     return most_over((*GPU, "uuid", "job_uid", "attempt", "worker", *own), metric, *matchers)
 
 
+def sm_activity(by: tuple[str, ...], sm_s: str, held_s: str) -> str:
+    """Of GPUs that report it, over the time for which jobs held these: a job may have others too."""
+    return f"{total(by, sm_s)} / {total(by, f'{held_s} and {sm_s}')}"
+
+
 def memory_peak(by: tuple[str, ...], *matchers: str) -> str:
     """The most that jobs held of a device's memory in the time shown, as a share of that, one series per `by`. A MIG
     device's is its own, not its GPU's."""

@@ -18,6 +18,7 @@ from .queries import (
     none_is_zero,
     priced,
     rate,
+    sm_activity,
     total,
 )
 
@@ -28,11 +29,11 @@ _IDLE = named(total(JOB, increase("stoker_job_gpu_idle_seconds_total")), HERE)
 _BUSY = named(total(JOB, increase("stoker_job_gpu_busy_seconds_total")), HERE)
 _SM_S = increase("stoker_job_gpu_sm_active_seconds_total")
 _SM = named(total(JOB, _SM_S), HERE)
-_HELD_OBSERVED = named(f"({total(JOB, _HELD_S)} and on (cluster, job_uid) {_SM_S})", HERE)
+_HELD_OBSERVED = named(total(JOB, f"{_HELD_S} and {_SM_S}"), HERE)
 _JOULES = named(total(JOB, increase("stoker_job_gpu_energy_joules_total")), HERE)
 _COST = named(total(JOB, priced(f"{total((*GPU, 'job_uid'), _HELD_S)} / 3600")), HERE)
 # The share of a GPU's time; where GPUs do not report SM activity there is none, and it is no reason.
-_SM_SHARE = f"{total(JOB, _SM_S)} / {total(JOB, _HELD_S)}"
+_SM_SHARE = sm_activity(JOB, _SM_S, _HELD_S)
 _MEMORY = memory_peak(JOB)
 _TOO_LARGE = f"(({_MEMORY}) < 0.25 or ({_SM_SHARE}) < 0.3)"
 
