@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
-from stoker.spec.gpu_types import GpuTypes, parse_rows
+from stoker.spec.gpu_types import SHIPPED, GpuTypes, parse_rows
+from stoker.spec.quantity import NEW
+from stoker.spec.queue import QueueSpec
+from stoker.spec.queue_tree import links, unknown_types
 
 
 @pytest.mark.parametrize(
@@ -58,3 +62,12 @@ def test_given_rows_come_before_shipped_ones_and_the_longest_counts() -> None:
 def test_a_wrong_row_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="'"):
         parse_rows([text])
+
+
+def test_a_stored_type_that_no_gpu_can_be_of_counts_for_nothing() -> None:
+    named = {"guarantee": {"gpus": 1, "gpuTypes": {"gpus": 8, "h100": 2}}}
+    stored = QueueSpec.model_validate(named)
+    assert links({"q": stored})["q"].guarantee.of_types == {"h100": 2}
+    assert unknown_types(stored, SHIPPED).startswith("no GPU can be of type gpus; ")
+    with pytest.raises(ValidationError, match="gpus is no type of GPU"):
+        QueueSpec.model_validate(named, context=NEW)

@@ -68,10 +68,10 @@ def _label_key(value: str) -> str:
     return value
 
 
-def _gpu_type(value: str) -> str:
+def _gpu_type(value: str, info: ValidationInfo) -> str:
     if not names.GPU_TYPE.fits(value):
         raise ValueError(names.GPU_TYPE.says)
-    if value in names.RESERVED_TYPES:
+    if info.context == NEW and value in names.RESERVED_TYPES:
         raise ValueError(f"{value} {names.TYPE_RESERVED}")
     return value
 

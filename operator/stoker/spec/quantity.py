@@ -50,8 +50,9 @@ NOT_ZERO = "a duration must be longer than zero"
 LONGEST_S = 3650 * 86400
 TOO_LONG = "a duration can't be longer than 10 years (3650d)"
 NEW: Mapping[str, bool] = {"new": True}
-"""The validation context of what a person writes now: too long a duration is refused. Without it an object is one that
-is stored, perhaps since before there was a bound: it stays readable, and its durations count as `LONGEST_S`."""
+"""The validation context of what a person writes now: too long a duration is refused, and a type of GPU that none can
+be. Without it an object is one that is stored, perhaps since before: it stays readable, its durations count as
+`LONGEST_S`, and such a type counts for nothing."""
 _DURATION_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LARGEST = Decimal(2) ** 63 - 1
 

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from .fields import DISTINCT, DnsLabel, Duration, GpuType, Quantity
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
-from .names import API_VERSION, DEFAULT_QUEUE, FINALIZER_IN_USE
+from .names import API_VERSION, DEFAULT_QUEUE, FINALIZER_IN_USE, RESERVED_TYPES
 from .quantity import cpu_milli, memory_bytes
 from .worker_size import WorkerDefaults
 
@@ -37,8 +37,8 @@ class QueueResources(SpecModel):
 
     @property
     def of_types(self) -> Mapping[str, int]:
-        """As gpu_types."""
-        return self.gpu_types or {}
+        """As gpu_types, without names that no type has: stored before they were refused, they count for nothing."""
+        return {name: gpus for name, gpus in (self.gpu_types or {}).items() if name not in RESERVED_TYPES}
 
     @property
     def amounts(self) -> Amounts:

@@ -49,7 +49,8 @@ def links(queues: Mapping[str, QueueSpec]) -> dict[str, Link]:
 
 def unknown_types(spec: QueueSpec, types: GpuTypes) -> str:
     """Which types it names that no GPU can have, for people; empty: none."""
-    unknown = [name for name in sorted({*spec.limit.of_types, *spec.guarantee.of_types}) if not types.knows(name)]
+    named = {*(spec.limit.gpu_types or ()), *(spec.guarantee.gpu_types or ())}
+    unknown = [name for name in sorted(named) if not types.knows(name)]
     return f"no GPU can be of type {', '.join(unknown)}; {_KNOWN_BY}" if unknown else ""
 
 
