@@ -1,7 +1,7 @@
-"""An example of each operation: a request that works, and what it is answered. In the OpenAPI document, so in `/docs`.
+"""An example of each operation: a request that works, and its answer. In the OpenAPI document, so in `/docs`.
 
 The requests are written by hand in `examples.json`, in the order in which they work one after the other; a test sends
-them to a real api and holds the answers against what it says.
+them to a real api and compares the answers with it.
 """
 
 from __future__ import annotations

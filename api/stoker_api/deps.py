@@ -101,7 +101,7 @@ class Deps:
 
     @property
     def caches(self) -> dict[str, WatchCache[Any]]:
-        """All of them, for who runs them and waits for them; named as in the operator's metrics."""
+        """All of them, for the process that runs them and waits for them; named as in the operator's metrics."""
         found: dict[str, WatchCache[Any] | None] = {
             "TrainingJob": self.jobs,
             "Queue": self.queues,

@@ -1,6 +1,6 @@
-"""What exporters report of their nodes' GPUs, kubelets and administrators say of them, kept as GPUNodeHealth objects.
+"""GPU health as exporters, kubelets and administrators report it, kept as GPUNodeHealth objects.
 
-Owns the objects' making and writing, at most one write a change, and when each exporter last reported, in this
+Owns creating and writing the objects, at most one write a change, and when each exporter last reported, in this
 process's memory; what readings mean is `stoker.life.gpu_health`'s. Called by `routes/report_usage.py`,
 `routes/nodes.py`, `device_health.py` and `usage/gang_watch.py`.
 """

@@ -1,4 +1,4 @@
-"""How the api itself is: whether its caches are current, how full its folders are, whether what could run is started;
+"""The api's own health: whether its caches are current, how full its folders are, whether what could run is started;
 and which GPUs are sick, as it keeps it.
 
 Owns those families of `/metrics`, and since when each job has been startable that does not start, by the api's own run

@@ -93,7 +93,7 @@ class Identity(Protocol):
 
     @property
     def hint(self) -> str:
-        """Where tokens come from, for who sent none that is known."""
+        """Where tokens come from, for a caller that sent none that is known."""
         ...
 
     async def authenticate(self, token: str) -> Principal | None:

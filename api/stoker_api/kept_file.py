@@ -2,7 +2,7 @@
 
 Owns who may use the file's connections (one thread writes, one reads), what makes a file ours (application id, schema
 by `user_version`), and what happens to a damaged one: it is set aside and a new one begun. One process per file. What
-is in the file belongs to who keeps it: `usage/store.py`, `curves/store.py`.
+is in the file belongs to its keeper: `usage/store.py`, `curves/store.py`.
 """
 
 from __future__ import annotations

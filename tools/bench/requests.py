@@ -2,7 +2,7 @@
 
     python -m tools.bench.requests [--count 400]
 
-On a control plane without operator: which write is dear, and what a change of the definitions does to it. The same
+On a control plane without operator: which write is expensive, and what a change of the definitions does to it. The same
 work costs up to twice the CPU where the machine is busy, so compare runs of one sitting. Owns the measurement; the
 cluster is `cluster`'s.
 """

@@ -1,7 +1,7 @@
 """Every series that Stoker exports: name → type, help, labels. For docs, and for tests of rules and dashboards.
 
 Read off the collectors themselves (the exporter's and the trainer's from their tables), so that a name that is written
-down somewhere and nowhere exported is found. Talks to no one.
+down somewhere and nowhere exported is found. Opens no connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`ensure`: an image by name and as an archive, built only when its inputs changed. The package's face."""
+"""`ensure`: an image by name and as an archive, built only when its inputs changed. The package's entry point."""
 
 from __future__ import annotations
 

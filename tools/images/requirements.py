@@ -1,7 +1,7 @@
 """The requirements of some of Stoker's extras, one per line: what an image installs before Stoker itself.
 
 Run by the Dockerfiles (`requirements.py cluster`) in a stage of its own: the layer that installs the result is built
-anew only when the result differs, not whenever pyproject.toml does.
+again only when the result differs, not whenever pyproject.toml does.
 """
 
 import re

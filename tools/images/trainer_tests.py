@@ -1,6 +1,6 @@
 """The trainer's own tests in its CPU image, on Debian's torch 2.6, the oldest we support (`images trainer-tests`).
 
-What is tested is the trainer as it lies in the image; tests and `stoker.spec` come from the working tree, read-only.
+What is tested is the trainer as it is in the image; tests and `stoker.spec` come from the working tree, read-only.
 """
 
 from __future__ import annotations

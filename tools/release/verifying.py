@@ -1,4 +1,4 @@
-"""Says whether a release folder is whole and its parts fit each other, by looking at the files themselves."""
+"""Checks whether a release folder is whole and its parts fit each other, by looking at the files themselves."""
 
 from __future__ import annotations
 

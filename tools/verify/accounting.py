@@ -4,8 +4,8 @@
 
 Three GPUs of known, changing power; one job holds two of them, two hold the third one after the other. Meanwhile NVML's
 child, the exporter and `stoker up` are killed, a GPU is lost, the driver restarts. After each of these the exporter's
-ledger is held against the exact integral of the scenario's power, which is what NVML's own counter shows. At the end
-what the api reports of each job is held against the counters on /metrics, and against the power's integral between its
+ledger is compared with the exact integral of the scenario's power, which is what NVML's own counter shows. At the end
+what the api reports of each job is compared with the counters on /metrics, and with the power's integral between its
 worker's first and last act. Exits 1 if an account is off by more than max(1 %, two polls), or a job by more than 1 %
 and one poll.
 """

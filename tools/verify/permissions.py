@@ -1,4 +1,4 @@
-"""Who may call what: every route × every kind of caller in both modes, and the same deeds in the cluster.
+"""Who may call what: every route × every kind of caller in both modes, and the same actions in the cluster.
 
     python -m tools.verify.permissions [--out FOLDER]
 

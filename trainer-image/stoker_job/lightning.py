@@ -3,7 +3,7 @@
     trainer = Trainer(…, callbacks=[StokerCallback()])
     trainer.fit(model, loader, ckpt_path=last_checkpoint())
 
-Lightning's own handler of SIGTERM talks to the other ranks while they may be talking of gradients, saves nothing, and
+Lightning's own handler of SIGTERM talks to the other ranks while they may be summing gradients, saves nothing, and
 so ends by SIGKILL: ours takes its place while a training runs.
 """
 

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 STOPPED = 75
-"""The exit code of who stops because it was asked to (docs/worker-contract.md)."""
+"""The exit code of a script that stops because it was asked to (docs/worker-contract.md)."""
 
 
 class Stop:

@@ -1,6 +1,6 @@
 """How a rank ends, as exit codes and as the exceptions that carry them. Raised everywhere, read by `main`.
 
-The numbers are the worker's contract (`stoker.spec.outcome.ExitCode`); `tests/trainer` holds both against each other.
+The numbers are the worker's contract (`stoker.spec.outcome.ExitCode`); `tests/trainer` compares both.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Owns the sum over ranks within a step: gradient, loss and votes, in buckets that set off while backward still runs.
+"""Owns the sum over ranks within a step: gradient, loss and votes, in buckets that start while backward still runs.
 Made by set-up, called by the step.
 
 Buckets are fixed before the first step, about in the order in which backward is done with them, and every rank launches
 all of them in that order whatever became of its own backward. So collectives always meet, and a resumed training adds
 up in the order of an uninterrupted one. (torch's DDP lays its buckets out again after step one.) A net of less than
-`TINY_BYTES` goes in one piece. On the CPU the votes ride in the last bucket, so a step has no collective of its own for
+`TINY_BYTES` goes in one piece. On the CPU the votes go in the last bucket, so a step has no collective of its own for
 them; on CUDA the host would wait for the device to read them, so there they go over gloo beside it.
 """
 
@@ -46,7 +46,7 @@ class Exchange:
                 parameter.register_post_accumulate_grad_hook(self._hook(mine))
 
     def arm(self) -> None:
-        """The next backward is the last of this step: buckets set off as they are ready."""
+        """The next backward is the last of this step: buckets start as they are ready."""
         self._missing = list(self._parameters)
 
     def finish(self, wish: Vote) -> Vote:

@@ -4,8 +4,8 @@ learning rate of a step. Called by the step.
 Torch's fused kernels, without torch.optim: building any of its optimizers imports torch._dynamo (4.0 s on the
 development machine, about as long as torch itself; a restarted job would pay it each time). One pass over the buffers
 divides, clips and updates. Whether a step counts is a tensor (`go`): CUDA's kernels read it on the device, so a skipped
-step needs no word between device and host; the CPU's ignore it (torch 2.15), and there looking costs nothing.
-`tests/trainer/test_optim.py` holds both against torch.optim.
+step needs no exchange between device and host; the CPU's ignore it (torch 2.15), and there looking costs nothing.
+`tests/trainer/test_optim.py` compares both with torch.optim.
 """
 
 from __future__ import annotations

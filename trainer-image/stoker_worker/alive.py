@@ -1,7 +1,7 @@
 """Whether this worker is still wanted: asked of the api, and read from its other answers.
 
 A node that is cut off from the cluster, or whose kubelet died, stops no process; its worker would compute beside the
-job's next attempt. Owns how often is asked and which answer means stop: only a 200 that says so explicitly.
+job's next attempt. Owns how often to ask and which answer means stop: only a 200 that says so explicitly.
 The same answers name the sessions (`stoker exec`) that users have asked for, and say that the gang is stalled.
 Never stops anything itself and knows no thread: `reporting` calls.
 """

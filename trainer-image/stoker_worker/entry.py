@@ -1,7 +1,7 @@
 """The supervisor's start: its arguments, its order, the lock; then its life (`supervisor`), and the process's end.
 
-Called by `__main__`. Two ways in: `<launch.json> [--lock-fd N] [--ready-fd N] [--secrets-fd N] [--open-files N]` (node
-agent: the order is a file), and `--pod [--stop] -- <argv…>` (a container's entry point: the order is the environment).
+Called by `__main__`. Two entry points: `<launch.json> [--lock-fd N] [--ready-fd N] [--secrets-fd N] [--open-files N]`
+(node agent: the order is a file) and `--pod [--stop] -- <argv…>` (a container: the order is the environment).
 `--session` and `--install` are for processes that a supervisor starts beside its ranks and before them; `--reader` is
 no supervisor (`reader`).
 """

@@ -1,8 +1,8 @@
 """Environments of a project, as they are kept: each whole or not there, the least used go when there are too many.
 
     <root>/<key> -> <key>-<random>     whole
-    <root>/<key>-<random>/             an environment; its pyvenv.cfg is locked by who uses it, its mtime the last use
-    <root>/.<key>.lock                 held by who builds it
+    <root>/<key>-<random>/             an environment; its pyvenv.cfg is locked by its users, its mtime the last use
+    <root>/.<key>.lock                 held by its builder
 
 Other jobs of the project write here too, so what stands here is trusted only as far as it stays within `root`. Called
 by `install`.

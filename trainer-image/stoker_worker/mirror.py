@@ -1,4 +1,4 @@
-"""The supervisor's own stdout as a second place for the log, so that `kubectl logs` shows it. Never a brake.
+"""The supervisor's own stdout as a second place for the log, so that `kubectl logs` shows it. Never slows the ranks.
 
 Owns the descriptor's non-blocking mode and a bounded buffer. What stdout does not take in time is left out there and
 only there; it goes on at the start of a line. Called by `spool` with every byte of the log, and by the loop when it can

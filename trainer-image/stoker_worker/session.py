@@ -1,4 +1,4 @@
-"""One session (`stoker exec`, `port-forward`, the job's files): the process that goes to the api and carries all of it.
+"""One session (`stoker exec`, `port-forward`, the job's files): the process that connects to the api and carries it.
 
 Owns the process's loop: the WebSocket on one side, a service (`exec_session.Exec`, `forward.Forward`,
 `files_session.Files`) on the other.

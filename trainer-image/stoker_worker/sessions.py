@@ -1,6 +1,6 @@
 """The sessions of a worker as its supervisor sees them: one process for each id, and which processes are theirs.
 
-Owns which ids were seen and which processes are sessions. Never reads or carries what a session says; `session` does,
+Owns which ids were seen and which processes are sessions. Never reads or carries what a session sends; `session` does,
 in the process started here. Imported with the first id. Called by the supervisor's loop.
 """
 

@@ -1,4 +1,4 @@
-"""A bundle of a user's code (`stoker.spec.code`) on its way from a stream into a folder. Believes nothing it reads.
+"""A bundle of a user's code (`stoker.spec.code`) on its way from a stream into a folder. Trusts nothing it reads.
 
 Owns the format and, once more, every rule of a manifest: what is written here lies within the folder, whatever made the
 bundle. Knows no network. Called by `usercode`, on its thread.

@@ -1,4 +1,4 @@
-"""The pipe that ends a poll: signals write into it (`signal.set_wakeup_fd`), and other threads that have news."""
+"""The pipe that ends a poll: signals write into it (`signal.set_wakeup_fd`), and other threads with news."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A session with a pod that has a job's files: the api's own, one request after the other.
 
-Owns the order of messages in it. A session is opened as for `exec`, by the pod's own coming (`sessions/registry.py`);
+Owns the order of messages in it. A session is opened as for `exec`, by the pod that connects (`sessions/registry.py`);
 here the api itself is the caller. Called by `remote.py`.
 """
 

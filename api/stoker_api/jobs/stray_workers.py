@@ -4,8 +4,8 @@ A kubelet that died, or lost its way to the cluster, stops no container: its wor
 attempt runs elsewhere. Such a worker often still reaches the api, and stops by itself on this answer.
 
 Owns which facts make a worker unwanted. The caches may be old: a fact of theirs counts only if it can't be taken back
-(a deletion, an end, a later attempt), and that something is missing counts only by the store's own word. Never stops
-anything itself. Called by `routes/report.py`.
+(a deletion, an end, a later attempt), and that something is missing counts only if the store itself says so. Never
+stops anything itself. Called by `routes/report.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The outermost layer: gives every request a trace id, times it by route, and answers for what was not caught.
 
-An unexpected exception is logged with the trace id and answered as 500 without a word about internals. Routes appear
+An unexpected exception is logged with the trace id and answered as 500 without internals. Routes appear
 in metrics by template, never by path: labels stay few.
 """
 

@@ -1,7 +1,7 @@
 """Tickets: short-lived secrets that stand in a link in place of a token, each good once.
 
 A browser sends no header with a link, and a token may not stand in one: links end up in histories. A sign-in ticket is
-exchanged for the token of who made it, a file ticket for one file. They are in this process's memory only, under their
+exchanged for the token of its maker, a file ticket for one file. They are in this process's memory only, under their
 hashes. Called by `routes/tickets.py`.
 """
 

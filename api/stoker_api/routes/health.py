@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what is it, who am I, its metrics, and what else serves metrics (Prometheus' discovery)."""
+"""Liveness, readiness, version, the caller's identity, metrics; what else serves metrics (Prometheus' discovery)."""
 
 from __future__ import annotations
 

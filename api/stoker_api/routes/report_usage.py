@@ -1,4 +1,4 @@
-"""What exporters report: receipts, GPU events, how GPUs are; and whose pods they ask about. Their token is bound to
+"""What exporters report: receipts, GPU events and GPU health; and who owns the pods on a node. Their token is bound to
 their node.
 
 Strict: an exporter reports on its own node only, and of jobs that there are, or that were and are known to usage.

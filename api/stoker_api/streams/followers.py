@@ -1,4 +1,4 @@
-"""Wakes who follows a job: when it, one of its events or its live progress changed.
+"""Wakes the followers of a job: when it, one of its events or its live progress changed.
 
 Level-triggered: a follower learns that there is news, never what; it reads the caches again. So a slow one costs
 nothing and misses no state, and there is no queue that could grow. Called by the stream generators.

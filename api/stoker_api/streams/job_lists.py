@@ -3,7 +3,7 @@
 Level-triggered as the other streams: a change of any job wakes the follower, which reads its page again and sends the
 jobs that are new on it or were rendered again. Newest first that costs what the page holds, and all followers together
 read a hundred pages a second. What must look at all jobs (a search, another order) takes turns with the others that
-must, and together they take a fifth of the loop's time. So with many followers, or with very many jobs, each hears of
+must, and together they take a fifth of the loop's time. So with many followers, or with very many jobs, each sees
 changes later. Called by `routes/jobs.py`.
 """
 

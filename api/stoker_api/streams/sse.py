@@ -2,7 +2,7 @@
 
 Owns the wire format (WHATWG HTML §9.2), the bounds on streams (how many, how long a send may take) and their ends: a
 client that goes away, one that does not read, a server that stops. FastAPI's own SSE support pings by a fixed rhythm,
-pushes through a queue per stream and has no word for a follower that does not read; hence this one.
+pushes through a queue per stream and has nothing for a follower that does not read; hence this one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gangs that one GPU holds back by its heat, found in what exporters counted since the look before: the GPU is blamed.
+"""Gangs that one GPU holds back by its heat, found in what exporters counted since the last look: the GPU is blamed.
 
 Owns how long a gang is looked at, in this process's memory: an api that restarts looks as long again. What shows it
 is `straggler`'s, what follows `stoker.life.stragglers`'s. Workers' own reports have no part in it. Run by `services`.

@@ -81,7 +81,7 @@ def reported_of(job: TrainingJob) -> datetime | None:
 
 
 class IdleWatch:
-    """`newest`: the job with its newest progress, for who is held."""
+    """`newest`: the job with its newest progress, which shows holds."""
 
     def __init__(
         self,

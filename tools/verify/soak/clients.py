@@ -1,4 +1,4 @@
-"""Who uses Stoker in a soak: submitters that repeat until they have an answer, and visitors that disturb.
+"""The users of a soak: submitters that repeat until they have an answer, and visitors that disturb.
 
 Owns what was accepted, how each job was seen to end, and what of it was wrong. Called by `__main__`.
 """
