@@ -159,7 +159,7 @@ def test_a_gang_too_large_for_a_port_each_has_its_rendezvous_alone():
     assert leases.take("c", ("j", 1), Wish()).peer_ports == ()
 
 
-def test_ports_run_out_with_words():
+def test_ports_run_out_with_a_message():
     leases = table(ports=range(1001, 1004))
     leases.take("a", ("j", 1), Wish())
     with pytest.raises(CannotLease, match="of the 3 ports that may be leased 0 are free, 2 wanted"):

@@ -83,7 +83,7 @@ class LogWorld:
         meta = ObjectMeta(name=f"{job.metadata.name}-{attempt}-0", namespace="alpha", owner_references=(owned_by(job),))
         pod = await self.deps.store.create(PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),))))
         began = (datetime.now(UTC) - timedelta(seconds=ran_s)).isoformat()
-        return await self._tell(pod, "Running", {"running": {"startedAt": began}})
+        return await self._set_status(pod, "Running", {"running": {"startedAt": began}})
 
     async def end(self, pod: Pod, log_bytes: int | None) -> Pod:
         """`log_bytes` None: it was killed and left no record."""
@@ -93,9 +93,9 @@ class LogWorld:
                 pod_uid=pod.uid, started_at=1, finished_at=2, stop_requested=False, exit_code=0, log_bytes=log_bytes
             )
             message = record.model_dump_json(by_alias=True)
-        return await self._tell(pod, "Succeeded", {"terminated": {"exitCode": 0, "message": message}})
+        return await self._set_status(pod, "Succeeded", {"terminated": {"exitCode": 0, "message": message}})
 
-    async def _tell(self, pod: Pod, phase: str, state: dict[str, Any]) -> Pod:
+    async def _set_status(self, pod: Pod, phase: str, state: dict[str, Any]) -> Pod:
         patch = {"phase": phase, "containerStatuses": [{"name": "worker", "state": state}]}
         pod = await self.deps.store.patch_status(PODS, pod.key, patch, manager="kubelet")
         await self.deps.pods.at_least(pod.metadata.resource_version, timeout_s=5)

@@ -31,9 +31,9 @@ USES |= {(verb, "projectsecrets") for verb in ("list", "update", "delete")}
 
 # Caller → (the project its rights on jobs are for, its rights). The administrator has all, everywhere.
 KNOWN = {"other tenant": ("beta", USES), "reader": ("alpha", READS), "user": ("alpha", USES)}
-NOBODY = ("no token", "garbage", "expired", "revoked")
+REFUSED = ("no token", "garbage", "expired", "revoked")
 REPORTERS = {"worker": Access.WORKER, "exporter": Access.EXPORTER}
-CALLERS = (*NOBODY, *KNOWN, "admin", *REPORTERS)
+CALLERS = (*REFUSED, *KNOWN, "admin", *REPORTERS)
 
 # Names of the same length, so that answers are as long. The queue named `small` is there, too.
 THERE, MISSING, NOWHERE = ("alpha", "first"), ("alpha", "other"), ("gamma", "first")
@@ -81,7 +81,7 @@ def expected(row: Row, caller: str) -> int:
         return 0
     if row.needed in REPORTERS.values() or caller in REPORTERS:
         return 0 if row.needed is REPORTERS.get(caller) else 401
-    if caller in NOBODY:
+    if caller in REFUSED:
         return 401
     if row.needed is Access.KNOWN or caller == "admin":
         return 0

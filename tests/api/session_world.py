@@ -79,7 +79,7 @@ class Runner:
             if found := await self.reported():
                 return found[-1]
             await asyncio.sleep(0.01)
-        raise AssertionError("nobody called")
+        raise AssertionError("no caller came")
 
     def come(self, session: str, **how: Any) -> connect:
         return open_socket(self.world, f"/v1/report/sessions/{session}", self.auth, **how)

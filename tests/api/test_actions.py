@@ -208,7 +208,7 @@ async def test_nodes_with_usage(world):
 
 async def test_metrics_know_routes_and_queues_not_jobs(world):
     await world.job("secret-name")
-    for number in range(2):  # as kubectl lets anybody
+    for number in range(2):  # as kubectl lets any user
         meta = ObjectMeta(name=f"any-{number}", namespace="alpha")
         spec = {"trainer": {"command": ["x"]}, "queue": f"made-up-{number}"}
         job = await world.store.create(JOBS, TrainingJob(metadata=meta, spec=spec))

@@ -170,7 +170,7 @@ async def test_a_chunked_body_meets_the_same_limit(served):
     assert sent == 64 * 65_536
 
 
-async def test_all_faults_are_told_at_once(world):
+async def test_all_faults_are_reported_at_once(world):
     answer = await world.submit(**spec(workers=0, cpu="x", nonsense=1))
     pointers = {error["pointer"] for error in answer.json()["errors"]}
     assert pointers == {"/spec/workers", "/spec/cpu", "/spec/nonsense"}

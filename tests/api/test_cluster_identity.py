@@ -32,7 +32,7 @@ only_cluster = pytest.mark.parametrize("new_world", ["kubernetes"], indirect=Tru
 async def test_tokens_open_only_what_they_are_for(world):
     job = await world.status(await world.job("one"), phase="Running", attempt=1)
     pod = await world.pod(job)
-    worker, other = await world.worker_token(pod), await world.worker_token(pod, "somebody-else")
+    worker, other = await world.worker_token(pod), await world.worker_token(pod, "another")
     own = await world.worker_token(pod, "https://kubernetes.default.svc")  # a plain one of the pod's account
     said = {"podUid": pod.uid, "jobUid": job.uid, "project": "alpha", "jobName": "one", "attempt": 1, "worker": 0,
             "progress": {"at": 5.0}}  # fmt: skip
@@ -232,7 +232,7 @@ async def test_lists_ask_once_for_all_then_for_each():
     assert [what[4] for what in reviews.asked[1:]] == ["", "a", "b"]
 
 
-async def test_a_quota_or_policy_is_told_in_its_own_words(world, body, monkeypatch):
+async def test_a_quota_or_policy_is_reported_with_its_message(world, body, monkeypatch):
     async def refused(*_: Any) -> Any:
         raise Forbidden("exceeded quota: jobs, used: 5, limited: 5")
 

@@ -342,7 +342,7 @@ def test_twins_are_held_and_counted_once(tmp_path):
     assert room.held == 4 and list((tmp_path / "alpha" / "partial").iterdir()) == []
 
 
-async def test_what_nobody_needs_goes_and_what_is_shared_stays(tmp_path):
+async def test_what_is_unused_goes_and_what_is_shared_stays(tmp_path):
     clock = ManualClock()
     code = CodeStore(tmp_path, clock, CodeLimits(keep_s=KEEP_S))
     await store_all(code, ONE)

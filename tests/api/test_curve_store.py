@@ -239,7 +239,7 @@ async def test_curves_of_ended_jobs_are_forgotten_after_a_while(tmp_path) -> Non
         assert await store.read(lambda reader: reader.execute("SELECT count(*) FROM points").fetchone()) == (2,)
 
 
-async def test_a_full_disk_is_said_and_what_was_there_stays(tmp_path) -> None:
+async def test_a_full_disk_is_reported_and_what_was_there_stays(tmp_path) -> None:
     with CurveStore(tmp_path / "curves.db", ManualClock()) as store:
         await store.add([many(1)], never)
         await store.write(lambda file: file._run.execute("PRAGMA max_page_count = 1").fetchone())

@@ -113,7 +113,7 @@ async def test_head_says_what_get_would(world, output):
         assert (head.status_code, head.content) == (got.status_code, b"")
 
 
-async def test_what_is_no_file_is_said_so(world, output, tmp_path):
+async def test_what_is_no_file_is_refused(world, output, tmp_path):
     (tmp_path / "secret").write_text("secret")
     (output / "link").symlink_to(tmp_path / "secret")
     (output / "up").symlink_to(tmp_path)

@@ -106,7 +106,7 @@ async def test_what_makes_no_sense_is_refused_and_writes_nothing(world, body):
     assert not (await world.store.list(HEALTH)).items
 
 
-async def test_hostile_words_are_plain_ones_by_the_time_they_are_kept(world):
+async def test_hostile_texts_are_plain_ones_by_the_time_they_are_kept(world):
     await post(world, gpu(0, model="\x1b[31mred\n", computeCapability="9.0'; --", newer={"field": [1]}))
     (kept,) = (await stored(world)).status.gpus
     assert (kept.model, kept.compute_capability) == ("[31mred", None)

@@ -72,7 +72,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("subject", "since", "receipts", "wanted"), [case[1:] for case in TABLE],
                          ids=[case[0] for case in TABLE])  # fmt: skip
-def test_who_is_told(subject, since, receipts, wanted):
+def test_which_jobs_are_due(subject, since, receipts, wanted):
     assert due(subject, since, receipts, rule_of(subject, RULE), NOW) is wanted
 
 

@@ -17,7 +17,7 @@ WHOLE = b"".join(b"line %06d of the log\n" % number for number in range(2000))
     total_known=st.booleans(),
     newline=st.booleans(),
 )
-def test_the_rest_is_found_or_said_to_be_missing(held, rotated, total_known, newline):
+def test_the_rest_is_found_or_reported_missing(held, rotated, total_known, newline):
     copy = WHOLE[rotated:] + (b"\n" if newline else b"")
     anchor = WHOLE[max(0, held - ANCHOR_BYTES) : held]
     total = len(WHOLE) if total_known else None

@@ -53,7 +53,7 @@ def fields(schema: dict[str, Any], crd: dict[str, Any], path: str) -> Iterator[t
         yield from fields(schema["items"], crd["items"], f"{path}[]")
 
 
-def test_fields_of_spec_and_status_have_the_words_of_kubectl_explain():
+def test_fields_of_spec_and_status_have_the_texts_of_kubectl_explain():
     met = []
     for definition in DEFINITIONS:
         root = custom_resource(definition)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -22,8 +22,8 @@ from .permissions import (
     CALLERS,
     KNOWN,
     MISSING,
-    NOBODY,
     NOWHERE,
+    REFUSED,
     REPORTERS,
     SECRET,
     THERE,
@@ -50,7 +50,7 @@ PAGE = {
     "/page/{digest}/{path:path}",
     "/openapi.json",
 }
-"""The same for everybody: what the page shows it asks of other routes."""
+"""The same for all callers: what the page shows it asks of other routes."""
 OPEN = {"/livez", "/readyz", "/version", *PAGE, "/v1/sign-in-tickets/exchange", "/v1/file-tickets/{ticket}"}
 TICKETS = [row for row in ROWS if row.path.endswith("/file-tickets")]
 """Made to read: they change no object."""
@@ -72,7 +72,7 @@ async def callers(world: Any, tmp_path: Path, request: pytest.FixtureRequest) ->
     if "hands" in world.__dict__:
         key = request.getfixturevalue("the_bed").cluster.kubeconfig.parent / "pki" / "sa.key"
         if not key.exists():
-            pytest.skip("somebody else's cluster: no token can be signed here")
+            pytest.skip("another owner's cluster: no token can be signed here")
         spent = await spent_cluster_tokens(world, key)
     else:
         spent = spent_tokens(tmp_path / "tokens")
@@ -153,7 +153,7 @@ async def test_what_is_no_bearer_token_is_none(world):
 def test_the_rule_itself():
     """The columns differ as they are meant to: else an empty rule would pass."""
     by = {caller: [expected(row, caller) for row in ROWS] for caller in CALLERS}
-    assert all(set(by[caller]) == {0, 401} for caller in (*NOBODY, *REPORTERS))
+    assert all(set(by[caller]) == {0, 401} for caller in (*REFUSED, *REPORTERS))
     assert set(by["other tenant"]) == {0, 401, 403, 404} and set(by["reader"]) == set(by["user"]) == {0, 401, 403}
     assert set(by["admin"]) == {0, 401}
     needs = {(r.needed.verb, r.needed.resource or r.needed.name) for r in ROWS if isinstance(r.needed, Right)}

@@ -74,7 +74,7 @@ def test_what_is_said(subject, wanted):
     assert series(subject) == {(name, "one"): value for name, value in wanted.items()}
 
 
-def test_idleness_is_told_only_where_it_is_known():
+def test_idleness_is_reported_only_where_it_is_known():
     gpus = job(spec={"gpusPerWorker": 2})
     assert series(gpus) == {}
     assert series(gpus, seen=True) == {("idle_seconds", "one"): 0}

@@ -248,7 +248,7 @@ async def test_what_can_not_be_read_is_said(logs: LogWorld, monkeypatch: pytest.
     assert (late.status_code, late.headers["retry-after"]) == (503, "2") and "stoker events one" in late.text
 
 
-async def test_a_reader_that_nobody_asks_ends(logs: LogWorld, tmp_path: Path) -> None:
+async def test_an_unused_reader_ends(logs: LogWorld, tmp_path: Path) -> None:
     job = await _ended(logs, checkpoint={"claim": "mine"})
     pod = await _reader_pod(logs, job)
     script = "import os; from stoker_worker import reader; reader.IDLE_S = 1.0; os._exit(reader.main(os.environ, []))"

@@ -56,7 +56,7 @@ async def test_set_listed_deleted_and_never_shown(world, caplog):
         ("hf/.k", {"value": VALUE}, "/key"),
     ],
 )
-async def test_what_is_wrong_is_said_without_the_value(world, where, body, pointer):
+async def test_what_is_wrong_is_reported_without_the_value(world, where, body, pointer):
     answer = await world.call("PUT", f"{SECRETS}/{where}", json=body)
     assert answer.status_code == 422 and answer.json()["errors"][0]["pointer"] == pointer, answer.text
     assert VALUE not in answer.text

@@ -188,7 +188,7 @@ async def test_a_message_over_the_limit_ends_the_session(served):
     await gone(served)
 
 
-async def test_a_session_in_which_nothing_is_said_ends(new_world):
+async def test_a_session_in_which_nothing_is_sent_ends(new_world):
     async with served_with(new_world, idle_s=0.5) as world:
         worker = await running(world)
         async with worker.session() as (client, side):
@@ -219,7 +219,7 @@ async def test_the_end_of_its_pod(served):
     await gone(served)
 
 
-async def test_the_last_words_of_a_pod_that_ends_arrive(served):
+async def test_the_last_reports_of_a_pod_that_ends_arrive(served):
     worker = await running(served)
     async with worker.session() as (client, side):
         await worker.phase("Succeeded")
@@ -296,7 +296,7 @@ async def test_sessions_are_recorded_on_the_job(served):
     assert b'stoker_api_sessions{kind="exec"} 0.0' in served.services.metrics.text()
 
 
-async def test_an_event_that_can_not_be_written_keeps_nobody_out(served, monkeypatch, caplog):
+async def test_an_event_that_can_not_be_written_keeps_no_caller_out(served, monkeypatch, caplog):
     from stoker.store.port import Unavailable
 
     worker = await running(served)

@@ -48,7 +48,7 @@ def test_any_posts_leave_a_prefix(tmp_path_factory, steps):
 
 @given(st.lists(st.tuples(posts, st.booleans(), st.integers(0, 80)), max_size=25))
 @examples(75)
-def test_what_a_worker_has_lost_is_said_once_and_the_rest_follows(tmp_path_factory, steps):
+def test_what_a_worker_has_lost_is_reported_once_and_the_rest_follows(tmp_path_factory, steps):
     """`lost` posts may jump ahead; the api may die anywhere in the line about it, which is then finished first."""
     folder = tmp_path_factory.mktemp("logs")
     stored, held, expected = StoredLog.create(folder, "uid", OWNER), 0, b""
@@ -87,7 +87,7 @@ while True:
 """
 
 
-def test_a_killed_api_keeps_what_it_said_it_has(tmp_path):
+def test_a_killed_api_keeps_what_it_acknowledged(tmp_path):
     pattern = bytes(range(256))
     for _round in range(8):
         api = subprocess.Popen([sys.executable, "-c", APPENDS_FOR_EVER, str(tmp_path)], stdout=subprocess.PIPE)

@@ -133,7 +133,7 @@ async def test_a_worker_asks_only_for_itself(world):
     assert (await ask(world, job, pod, token, worker="x" * 70_000)).status_code == 413
 
 
-async def test_a_store_that_can_not_be_asked_stops_nobody(world, monkeypatch):
+async def test_a_store_that_can_not_be_asked_stops_no_worker(world, monkeypatch):
     job, pod, token = await running(world)
     await world.store.delete(JOBS, job.key)
     await world.deps.jobs.wait_for(lambda jobs: jobs.get(job.key) is None, timeout_s=5)
@@ -163,7 +163,7 @@ def a_pod(phase: PodPhase = PodPhase.RUNNING, attempt: int = 2) -> Pod:
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_an_earlier_attempt_in_the_cache_stops_nobody(phase):
+def test_an_earlier_attempt_in_the_cache_stops_no_worker(phase):
     """The cache shows how attempt 1 ended; this is attempt 2, which its newest version began."""
     assert unwanted(a_pod(), a_job(attempt=1, phase=phase), 2) == ""
     assert unwanted(None, None, 2) == ""

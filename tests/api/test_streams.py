@@ -241,7 +241,7 @@ async def test_logs_that_are_not_there(served):
         assert (await served.call("GET", f"{ONE}/logs", headers=bad)).status_code == 422, last_id
 
 
-async def test_a_follower_that_does_not_read_is_cut_off_and_hurts_nobody(served, follow, caplog):
+async def test_a_follower_that_does_not_read_is_cut_off_and_hurts_no_other(served, follow, caplog):
     job, pod = await running_job(served)
     line = b"x" * 1023 + b"\n"
     await served.logs.append(pod.uid, line * 16_384)  # more than any socket buffer

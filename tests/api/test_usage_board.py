@@ -101,7 +101,7 @@ def test_totals_are_over_gpus_ledgers_and_attempts():
     assert usage.at == START + 3 * MINUTE and usage.memory_peak_bytes == 6 << 30
 
 
-def test_what_no_gpu_tells_is_absent_and_not_zero():
+def test_what_no_gpu_reports_is_absent_and_not_zero():
     world = World()
     world.board.take([receipt(1, sm_active_s=None, energy_j=None, busy_s=None, memory_peak_bytes=None)], 0.0)
     usage = world.usage(MINUTE)
@@ -196,7 +196,7 @@ def test_status_is_written_once_a_minute_and_at_the_end():
     assert len(world.board) == 0 and world.board.next_due_s in (None, 240.0)
 
 
-def test_what_stays_missing_is_said_after_ten_minutes_and_may_still_come():
+def test_what_stays_missing_is_reported_after_ten_minutes_and_may_still_come():
     world = World()
     world.board.take([receipt(1, final=True)], 0.0)
     world.write(0.0)

@@ -158,7 +158,7 @@ def test_the_slowest_gpu_of_a_gang_is_named_with_what_it_costs(
     assert bool(said) == (named is not None)
 
 
-def test_a_straggler_in_words() -> None:
+def test_a_straggler_as_text() -> None:
     (hint,) = [one for one in hints.of_job(gang(600, 600, 600, 900, held_s=600), 1) if one.code == "Straggler"]
     assert hint.text.startswith(
         "The other GPUs wait for worker 3's (GPU-3 on n3): its SMs were active 75% of the time (50%) and it was held "

@@ -254,7 +254,7 @@ async def two_jobs(world: Any) -> tuple[Any, Any]:
     return one, two
 
 
-async def test_usage_by_whom_it_is_asked_for(world):
+async def test_usage_by_caller(world):
     one, _ = await two_jobs(world)
     answer = await world.call("GET", "/v1/usage?by=queue,project&since=3d")
     found = UsageReport.model_validate(answer.json())

@@ -278,7 +278,7 @@ def test_a_newer_file_is_left_alone(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-async def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path):
+async def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path):
     with UsageStore(tmp_path / "usage.db", ManualClock()) as store:
         await store.take([JOB], [receipt()])
         (pages,) = store._file._run.execute("PRAGMA page_count").fetchone()

@@ -134,7 +134,7 @@ async def test_a_worker_that_printed_nothing_has_an_empty_log(logs: LogWorld):
     assert answer.status_code == 200 and answer.content == b""
 
 
-async def test_logs_go_with_their_job_also_when_it_went_while_nobody_looked(tmp_path: Path):
+async def test_logs_go_with_their_job_also_when_it_went_unseen(tmp_path: Path):
     async with store_in(tmp_path) as store:
         async with log_world(tmp_path, store) as logs:
             kept, gone, later = [await logs.job(name) for name in ("kept", "gone", "later")]
@@ -182,7 +182,7 @@ async def test_a_follower_waits_for_what_a_slow_kubelet_still_has(tailed: LogWor
     assert (await asyncio.wait_for(following, 10)).content == WHOLE
 
 
-async def test_what_nobody_has_any_more_is_said_to_be_missing(tailed: LogWorld, copy: KubeletsCopy):
+async def test_what_is_lost_is_reported_missing(tailed: LogWorld, copy: KubeletsCopy):
     pod = await tailed.pod(await tailed.job())
     await tailed.post(pod, 0, WHOLE[:30])
     copy.copies[pod.uid] = WHOLE[50_000:]

@@ -170,7 +170,7 @@ MATRIX: dict[str, dict[str, Any]] = {
             },
         }
     },
-    "rights by somebody else": {
+    "rights by another owner": {
         "rbac": {"create": False},
         "operator": {"serviceAccount": {"create": False, "name": "their-operator"}},
         "api": {"serviceAccount": {"create": False}},

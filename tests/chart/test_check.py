@@ -68,7 +68,7 @@ def test_it_waits_until_the_api_answers(tmp_path: Path) -> None:
     assert ACCOUNT in done.stdout
 
 
-def test_it_fails_where_nobody_answers(tmp_path: Path) -> None:
+def test_it_fails_where_nothing_answers(tmp_path: Path) -> None:
     assert _check("http://127.0.0.1:9", tmp_path, seconds="0").returncode == 1
 
 

@@ -214,7 +214,7 @@ def test_each_reaches_the_cluster_in_a_config_map_of_its_own() -> None:
         assert len(json.dumps(one).encode()) < 2**20
 
 
-def test_the_made_up_cluster_tells_nothing_that_stoker_does_not() -> None:
+def test_the_made_up_cluster_shows_nothing_that_stoker_does_not() -> None:
     """What dashboards are drawn and tried over; labels of scraping (pod, instance) come on top."""
     for name, labels in sample.story(0.0, 3600.0).series:
         assert name in LABELS, name

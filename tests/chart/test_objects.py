@@ -86,7 +86,7 @@ def test_rendered_twice_it_is_the_same(values: dict[str, Any]) -> None:
 
 
 @every_installation
-def test_nobody_gets_more_than_is_needed(values: dict[str, Any]) -> None:
+def test_no_account_gets_more_than_is_needed(values: dict[str, Any]) -> None:
     """Whatever else a role holds: no secrets, no way into other people's pods or nodes, nothing wholesale."""
     never = {"secrets", "pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "pods/proxy"}
     never |= {"nodes/proxy", "services/proxy", "serviceaccounts", "serviceaccounts/token", "configmaps", "*"}
@@ -177,7 +177,7 @@ def test_what_pods_mount_is_there(values: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_definitions_are_the_files_and_stay_when_told(keep: bool) -> None:
+def test_definitions_are_the_files_and_stay_when_asked(keep: bool) -> None:
     rendered = {one["metadata"]["name"]: one for one in of_kind({"crds": {"keep": keep}}, "CustomResourceDefinition")}
     crds = (rendering.CHART / "files" / "crds").glob("*.yaml")
     files = [yaml.load(path.read_text(), Loader=rendering.Loader) for path in crds]

@@ -195,7 +195,7 @@ def test_every_value_has_an_effect(value: Value) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["default", "ingress", "load balancer", "rights by somebody else", "closed", "other names"]
+    "name", ["default", "ingress", "load balancer", "rights by another owner", "closed", "other names"]
 )
 def test_notes_say_the_next_command(name: str) -> None:
     said, objects = rendering.notes(MATRIX[name]), once.objects(MATRIX[name])

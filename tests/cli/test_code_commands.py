@@ -193,7 +193,7 @@ def test_what_is_no_command_is_left_to_the_server(submit: Any, script: Any, proj
     assert script.code.requests == [] and len(script.posted) == 1
 
 
-def test_a_removed_folder_is_told(submit: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_folder_is_shown(submit: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -202,7 +202,7 @@ def test_a_removed_folder_is_told(submit: Any, project: Path, tmp_path: Path, mo
     monkeypatch.chdir(project)
 
 
-def test_a_far_server_gets_the_words_as_they_are(
+def test_a_far_server_gets_the_arguments_as_they_are(
     submit: Any, script: Any, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Endpoint, "loopback", property(lambda _: False))
@@ -211,7 +211,7 @@ def test_a_far_server_gets_the_words_as_they_are(
     assert not any(request.path == "/version" for request in script.requests)
 
 
-def test_what_is_left_out_is_said_and_goes_with_the_job(submit: Any, script: Any, project: Path, where: str) -> None:
+def test_what_is_left_out_is_shown_and_goes_with_the_job(submit: Any, script: Any, project: Path, where: str) -> None:
     (project / "data").mkdir()
     (project / ".gitignore").write_text("data/\n")
     result = submit("--", sys.executable, "train.py")

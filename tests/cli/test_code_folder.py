@@ -90,7 +90,7 @@ def test_a_link_that_stays_inside_is_kept_even_if_nothing_is_there(project: Path
     assert read_folder(project).by_path["a/b/up"].link == "../../train.py"
 
 
-def test_all_that_is_in_the_way_is_told_at_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_is_in_the_way_is_reported_at_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(project / "pipe")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind("socket")  # relative: a socket's address may be 107 bytes long
@@ -151,7 +151,7 @@ def test_no_folder_is_refused(project: Path) -> None:
     assert "it is not a folder" in _refusal(project / "file")
 
 
-def test_too_many_bytes_are_told_with_what_holds_them(project: Path) -> None:
+def test_too_many_bytes_are_reported_with_what_holds_them(project: Path) -> None:
     for name, size in {"data/raw/train.bin": 60 << 20, "model.pt": 30 << 20, "train.py": 10}.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         with (project / name).open("wb") as file:
@@ -162,7 +162,7 @@ def test_too_many_bytes_are_told_with_what_holds_them(project: Path) -> None:
     assert ".stokerignore" in said[-1] and "--no-code" in said[-1]
 
 
-def test_too_many_files_are_told_with_where_they_are(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_files_are_reported_with_where_they_are(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walking, "MAX_FILES", 20)
     monkeypatch.setattr(walking, "MOST_FOUND", 40)
     (project / "data/images").mkdir(parents=True)

@@ -94,7 +94,7 @@ def test_the_memory_is_private_and_old_ones_are_cleared_away(folder: Path) -> No
     assert left.name != memory.name
 
 
-def test_a_file_that_grows_while_it_is_read_is_told(folder: Path) -> None:
+def test_a_file_that_grows_while_it_is_read_is_reported(folder: Path) -> None:
     facts = (folder / "a.py").stat()
     (folder / "a.py").write_text("a longer text than before")
     with pytest.raises(BadInput, match=r"a\.py changed while it was sent; try again"):

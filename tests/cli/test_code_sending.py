@@ -94,7 +94,7 @@ def _as_usual(script: Any, handler: Any) -> None:
     script.json(body, status)(handler)
 
 
-def test_files_go_in_packs_and_progress_is_told(script: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_go_in_packs_and_progress_is_shown(script: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "PACK_BYTES", 1000)
     for number in range(10):
         (project / f"{number}").write_text(str(number) * 400)
@@ -161,7 +161,7 @@ def test_an_older_server_is_called_by_its_name(script: Any, project: Path) -> No
         (507, "CodeFull", "The project's code is over its limit."),
     ],
 )
-def test_what_the_server_refuses_is_told_in_its_words(
+def test_what_the_server_refuses_is_reported_with_its_message(
     script: Any, project: Path, status: int, code: str, detail: str
 ) -> None:
     path = f"{CODE}/{read_folder(project).digest}"

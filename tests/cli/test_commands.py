@@ -30,7 +30,7 @@ def stoker(script: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_help_lists_every_command_with_its_own_words() -> None:
+def test_help_lists_every_command_with_its_own_text() -> None:
     listed = CliRunner().invoke(cli, ["--help"]).stdout
     for name, entry in _COMMANDS.items():
         command = cli.get_command(cli.make_context("stoker", ["ls"], resilient_parsing=True), name)
@@ -110,7 +110,7 @@ def test_on_this_machine_the_users_own_program_is_meant(
     assert len(script.posted) == 1
 
 
-def test_on_another_machine_the_words_stay_as_they_are(
+def test_on_another_machine_the_arguments_stay_as_they_are(
     script: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from stoker.client.config import Endpoint

@@ -31,7 +31,7 @@ def test_the_local_token_goes_to_the_local_server_only(home: dict[str, str]) -> 
     assert (other.token, other.local, other.loopback) == (None, False, False)
 
 
-def test_what_is_said_goes_before_the_environment_goes_before_the_folder(home: dict[str, str]) -> None:
+def test_what_is_given_goes_before_the_environment_goes_before_the_folder(home: dict[str, str]) -> None:
     env = {**home, "STOKER_SERVER": "http://env:1", "STOKER_TOKEN": "env-token"}
     assert (find_server(env=env).url, find_server(env=env).token) == ("http://env:1", "env-token")
     said = find_server("http://[::1]:2", "said-token", env=env)

@@ -36,7 +36,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     found.close()
 
 
-def test_what_was_left_out_is_said_at_the_submit_and_known_again_in_the_failure(machine: Machine) -> None:
+def test_what_was_left_out_is_reported_at_the_submit_and_known_again_in_the_failure(machine: Machine) -> None:
     ran = machine("run", "--name", "misses", "--", sys.executable, "train.py", check=False)
     assert ran.returncode == 1
     assert "· left out: data/ (.gitignore)\n" in ran.stderr

@@ -114,7 +114,7 @@ def test_a_compiled_module_that_is_left_out_keeps_its_package_where_it_is(projec
     assert (look(project).python_path, look(project).warnings) == (("src",), ())
 
 
-def test_a_folder_that_is_left_out_is_said_to_be(project: Path) -> None:
+def test_a_folder_that_is_left_out_is_reported(project: Path) -> None:
     (project / "build/links/mypkg").mkdir(parents=True)
     install(project, {"mypkg.pth": f"{project}/build/links\n"})
     assert "it is left out of the copy" in look(project).warnings[0]
@@ -161,7 +161,7 @@ def test_a_cluster_gets_the_folders_and_no_variable(project: Path) -> None:
         assert found == Environment(command, python_path=("src",), says=says)
 
 
-def test_on_a_cluster_it_is_said_that_the_folder_s_packages_are_not_installed(project: Path) -> None:
+def test_on_a_cluster_it_is_reported_that_the_folder_s_packages_are_not_installed(project: Path) -> None:
     command = (f"{project}/.venv/bin/python", "train.py")
     assert Environments(read_folder(project)).elsewhere(command).says == ""
     (project / "requirements.txt").write_text("rich\n")
@@ -181,7 +181,7 @@ def test_on_a_cluster_it_is_said_that_the_folder_s_packages_are_not_installed(pr
         ("pixi run -e cuda train", "pixi run -e cuda", "train"),
     ],
 )  # fmt: skip
-def test_a_launcher_s_words(line: str, launcher: str, command: str, tmp_path: Path) -> None:
+def test_a_launcher_s_arguments(line: str, launcher: str, command: str, tmp_path: Path) -> None:
     assert take_apart(line.split(), str(tmp_path)) == Launched(tuple(launcher.split()), tuple(command.split()))
 
 
@@ -224,7 +224,7 @@ def test_what_only_uv_can_do_runs_uv_with_the_project_s_environment(uv_project: 
     assert found.warnings[0].startswith("only uv itself knows what `uv run --with` does, so uv itself runs in the job")
 
 
-def test_a_launcher_that_does_not_work_here_is_said_to_make_its_environment_in_the_job(project: Path) -> None:
+def test_a_launcher_that_does_not_work_here_is_reported_to_make_its_environment_in_the_job(project: Path) -> None:
     missing = str(project / "no/poetry")
     found = look(project, missing, "run", "python", "train.py")
     assert found.command == (missing, "run", "python", "train.py") and not found.variables

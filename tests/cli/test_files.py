@@ -89,7 +89,7 @@ def test_the_beginning_of_a_jobs_name_is_enough(output: Path, tmp_path: Path) ->
     assert "model.pt" in stoker("files", "on").stdout
 
 
-def test_what_can_not_be_copied_is_said_so(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_not_be_copied_is_reported(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before = set(tmp_path.rglob("*"))
     for source, words, exit_code in (

@@ -126,7 +126,7 @@ def test_another_project_than_the_tokens_own_is_named(stoker: Any, script: Any) 
     assert "your token" not in stoker("ls").stderr
 
 
-def test_wide_tells_more(stoker: Any, script: Any, make_job: Any) -> None:
+def test_wide_shows_more(stoker: Any, script: Any, make_job: Any) -> None:
     script.on("GET", PATH, script.json({"items": [make_job("a", gpuType="h100")], "nextCursor": None}))
     title, row = stoker("ls", "-o", "wide").stdout.splitlines()
     assert {"PRIORITY", "TYPE", "NODES", "STARTED", "ENDED", "RAN"} <= set(title.split()) and "h100" in row

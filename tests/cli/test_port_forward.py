@@ -139,7 +139,7 @@ def test_a_connection_that_the_worker_refuses(server: Server) -> None:
         assert process.wait(20) == 130 and process.stderr.read() == "", "reported once"
 
 
-def test_a_local_program_that_leaves_is_told_to_the_worker(server: Server) -> None:
+def test_a_local_program_that_leaves_is_reported_to_the_worker(server: Server) -> None:
     server.worker = worker = Ports(echo=True)
     with forwarding(server, ":80") as (_, (port,)):
         sock = dial(port)

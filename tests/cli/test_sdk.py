@@ -46,7 +46,7 @@ def test_a_script_runs_its_folder_waits_and_reads_what_came_of_it(tmp_path: Path
     assert "is Failed: exit 1: ValueError: invalid literal" in lines[6] and lines[6].endswith(" Retries"), lines[6]
 
 
-def test_a_command_is_a_list_of_words(script: Any) -> None:
+def test_a_command_is_a_list_of_arguments(script: Any) -> None:
     with Client(script.url) as client, pytest.raises(BadInput, match=r"a list of arguments: \['python', 'train.py'\]"):
         client.run("python train.py")
     assert not script.requests

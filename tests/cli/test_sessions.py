@@ -139,7 +139,7 @@ def test_a_pipe_closed_early_ends_quietly(server: Server) -> None:
     assert (done.stdout, done.stderr) == (b"y\n", b"") and gone.wait(10)
 
 
-def test_a_wait_is_told(server: Server) -> None:
+def test_a_wait_is_reported(server: Server) -> None:
     go_on = threading.Event()
 
     def worker(socket: ServerConnection, _opening: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ def test_a_wait_is_told(server: Server) -> None:
 
 
 @pytest.mark.parametrize("kind", ["exec", "port-forward"])
-def test_refusals_are_the_servers_words(server: Server, kind: str) -> None:
+def test_refusals_are_the_servers_message(server: Server, kind: str) -> None:
     words = [kind, "a"] if kind == "exec" else [kind, "a", ":80"]
     server.refuse(409, "NotRunning", "Worker 0 of job 'a' is Pending.")
     done = stoker(server, *words)

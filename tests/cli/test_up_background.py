@@ -75,9 +75,9 @@ def test_it_returns_when_it_is_ready_and_its_lines_can_be_typed(
     with subprocess.Popen(create, env=shell_env, stdout=slave, stderr=subprocess.PIPE, text=True) as process:
         os.close(slave)
         token = os.read(master, 4096).decode().strip()
-        _, told = process.communicate(timeout=60)
+        _, printed = process.communicate(timeout=60)
     os.close(master)
-    export, listing = (line.strip() for line in told.splitlines() if line.startswith("  "))
+    export, listing = (line.strip() for line in printed.splitlines() if line.startswith("  "))
     assert export.startswith("export STOKER_SERVER=http://127.0.0.1:") and f"STOKER_TOKEN={token}" in export
     listed = typed(f"{export}; {listing}", {**shell_env, "HOME": str(tmp_path / "elsewhere")})
     assert (listed.returncode, listed.stderr) == (0, "no jobs in project vision\n")

@@ -124,7 +124,7 @@ def lost(sent: Any, kept: Any, path: str = "") -> list[str]:
     return []
 
 
-def test_a_job_without_gpus_is_said_to_have_no_usage(live: Live) -> None:
+def test_a_job_without_gpus_is_reported_without_usage(live: Live) -> None:
     with Client() as client:
         client.submit({"trainer": SPEC["trainer"]}, name="cpu")
         client.submit(SPEC, name="waits")

@@ -80,6 +80,6 @@ async def test_labels_hold_over_pages(store, project, make):
     assert [obj.metadata.name for obj in first.items + rest.items] == ["j1", "j3", "j5", "j7"]
 
 
-async def test_a_token_nobody_knows_is_gone(store, project):
+async def test_an_unknown_token_is_gone(store, project):
     with pytest.raises(Gone):
         await store.list(JOBS, namespace=project, limit=2, continue_token="1.77.2")

@@ -17,7 +17,7 @@ from stoker.store.port import Gone, Invalid, WatchType
 ADDED, MODIFIED, DELETED = WatchType.ADDED, WatchType.MODIFIED, WatchType.DELETED
 
 
-async def test_a_watch_tells_every_change_in_order(store, project, make, reader):
+async def test_a_watch_delivers_every_change_in_order(store, project, make, reader):
     since = (await store.list(JOBS, limit=1)).resource_version
     job = await store.create(JOBS, make.job(project, "a", finalizers=[FINALIZER_OUTCOME]))
     raised = await store.update(JOBS, make.with_priority(job, 1))
@@ -50,7 +50,7 @@ async def test_a_watch_waits_for_what_comes(store, project, make, reader):
     assert [event.object.metadata.name for event in await waiting] == ["a", "b"]
 
 
-async def test_a_watch_tells_of_its_kind_only(store, project, make, reader, unique):
+async def test_a_watch_delivers_its_kind_only(store, project, make, reader, unique):
     since = (await store.list(JOBS, limit=1)).resource_version
     await store.create(QUEUES, make.queue(unique("q")))
     job = await store.create(JOBS, make.job(project, "a"))
@@ -58,7 +58,7 @@ async def test_a_watch_tells_of_its_kind_only(store, project, make, reader, uniq
     assert event.object.kind == "TrainingJob" and (event.object == job or event.object.key.namespace != project)
 
 
-async def test_writes_that_change_nothing_wake_nobody(store, project, make, reader, is_cluster):
+async def test_writes_that_change_nothing_wake_no_watcher(store, project, make, reader, is_cluster):
     job = await store.create(JOBS, make.job(project, "a"))
     if is_cluster:  # saying the default for the first time is a change there
         job = await store.patch_status(JOBS, job.key, {"message": ""}, manager="operator")
@@ -70,7 +70,7 @@ async def test_writes_that_change_nothing_wake_nobody(store, project, make, read
     assert event.object == patched
 
 
-async def test_a_failed_write_is_not_told(store, project, make, reader):
+async def test_a_failed_write_is_not_delivered(store, project, make, reader):
     job = await store.create(JOBS, make.job(project, "a"))
     watch = store.watch(JOBS, since=job.metadata.resource_version)
     moved = job.model_copy(update={"spec": job.spec.model_copy(update={"queue": "other"})})

@@ -138,7 +138,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("change", "fields", "expect"), [one[1:] for one in CHANGES], ids=[one[0] for one in CHANGES])
-async def test_only_whom_it_concerns_is_looked_at_again(
+async def test_only_what_it_concerns_is_looked_at_again(
     world: World, change: Any, fields: dict[str, Any], expect: set[str]
 ) -> None:
     await world.stop()

@@ -70,7 +70,7 @@ async def spec(world: World) -> GPUNodeHealthSpec:
     return known.spec
 
 
-async def test_a_gpu_that_passes_takes_jobs_again_and_it_is_said_who_found_it_well(world: World) -> None:
+async def test_a_gpu_that_passes_takes_jobs_again_and_its_event_names_who_found_it_healthy(world: World) -> None:
     world.kubelet.script = lambda pod: 0
     await sick(world, OVER)
     await world.node(2)

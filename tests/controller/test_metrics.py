@@ -174,7 +174,7 @@ async def test_a_gang_that_does_not_start_in_time_is_withdrawn_counted_and_keeps
     )
 
 
-async def test_one_that_does_not_lead_tells_of_itself_only(world: World) -> None:
+async def test_one_that_does_not_lead_reports_itself_only(world: World) -> None:
     await world.node(gpus=1)
     world.kubelet.script = lambda _pod: None
     await world.submit("a", gpus_per_worker=1)

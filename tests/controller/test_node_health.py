@@ -100,7 +100,7 @@ def test_a_cordoned_gpu_takes_its_node_along_where_which_one_it_is_is_not_known(
     assert seen[0] == "GPU 2 of its node is cordoned"
 
 
-def test_what_a_burn_in_found_is_said_and_the_plug_in_may_still_take_the_gpu_away() -> None:
+def test_what_a_burn_in_found_is_reported_and_the_plug_in_may_still_take_the_gpu_away() -> None:
     known = health(2, {1: "OffTheBus"})
     closed = Cordon(gpu="n1-1", reason="burn-in failed: exit 3", by=BURN_IN)
     known = known.model_copy(update={"spec": GPUNodeHealthSpec(cordons=(closed,))})
@@ -109,7 +109,7 @@ def test_what_a_burn_in_found_is_said_and_the_plug_in_may_still_take_the_gpu_awa
     assert why(joined(node("", "", uuids=False), known))[0].endswith("burn-in failed: exit 3")
 
 
-def test_what_is_over_is_said_to_be() -> None:
+def test_what_is_over_is_reported_so() -> None:
     known = health(1, {0: "RecoveryAction"})
     over = known.status.gpus[0].causes[0].model_copy(update={"ends": T0 + timedelta(hours=1)})
     gpu = known.status.gpus[0].model_copy(update={"causes": (over,)})

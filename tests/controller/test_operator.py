@@ -403,7 +403,7 @@ async def test_what_was_decided_is_written_onto_that_version_of_the_job_alone(
     assert (status.placement, status.claim) == ((), None)
 
 
-async def test_events_tell_the_story(world: World) -> None:
+async def test_events_show_what_happened(world: World) -> None:
     from stoker.spec.event import EVENTS
 
     await world.node(gpus=1)

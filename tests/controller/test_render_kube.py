@@ -138,9 +138,9 @@ RECIPE = {"recipe": "image-classification"}
         (RECIPE, 0, True, False),
         ({"command": ["python", "train.py"]}, 0, False, False),
     ],
-    ids=["rank 0 is there", "rank 0 is elsewhere", "the port would be the node's", "nobody knows what it serves"],
+    ids=["rank 0 is there", "rank 0 is elsewhere", "the port would be the node's", "what it serves is unknown"],
 )
-def test_a_port_for_metrics_is_told_where_a_trainer_serves_them(
+def test_a_port_for_metrics_is_reported_where_a_trainer_serves_them(
     trainer: dict[str, Any], worker: int, host_network: bool, port: bool
 ) -> None:
     rendered = pod(job(2, trainer=trainer), worker, hostNetwork=host_network)

@@ -31,7 +31,7 @@ def test_shared_memory_is_half_of_the_workers_unless_the_runtime_says() -> None:
         ({}, {}, None, False),
     ],
 )
-def test_checkpoints_are_kept_by_the_jobs_claim_then_the_runtimes_then_nobody(
+def test_checkpoints_are_kept_by_the_jobs_claim_then_the_runtimes_then_nothing(
     checkpoint: dict[str, Any], runtime: dict[str, Any], source: dict[str, Any] | None, made: bool
 ) -> None:
     subject, spec = job(checkpoint=checkpoint), TrainingRuntimeSpec.model_validate(runtime)

@@ -104,7 +104,7 @@ def test_prometheus_finds_everything_and_receipts_say_the_same(
             "stoker-exporter",
             "stoker-workers",
         }
-        # What hardware does, for whom, and the names by a join with what the operator reports.
+        # What hardware does, for which job, and the names by a join with what the operator reports.
         assert prometheus.value('stoker_gpu_power_watts{gpu="0"}') == WATTS[0]
         assert prometheus.value('stoker_gpu_power_watts{gpu="1",instance="local"}') == WATTS[1]
         busy = "rate(stoker_job_gpu_busy_seconds_total[5s]) * on (job_uid) group_left (job_name, queue) stoker_job_info"
@@ -255,7 +255,7 @@ def test_no_exporter_runs_where_it_has_nothing_to_do(tmp_path: Path, options: li
         assert server.exporters() == [] and not (server.data / "exporter").exists()
 
 
-def test_a_simulated_gpu_is_accounted_and_said_to_be_none(tmp_path: Path) -> None:
+def test_a_simulated_gpu_is_accounted_and_reported_as_none(tmp_path: Path) -> None:
     with running(tmp_path / "data", "--virtual-gpus", "1") as server, server.client() as client:
         job = submit(client, "one", tmp_path / "enough")
         ledger = server.data / "exporter" / "ledger.json"

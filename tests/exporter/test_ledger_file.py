@@ -65,7 +65,7 @@ def test_a_damaged_file_is_kept_aside(ledger, tmp_path, damage, caplog):
     assert "begin anew" in caplog.text
 
 
-def test_nobody_else_reads_it_or_leads_it_elsewhere(ledger, tmp_path):
+def test_no_other_user_reads_it_or_leads_it_elsewhere(ledger, tmp_path):
     state, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
     with ledger_file.locked(state):
         ledger_file.write(state, ledger.as_json(moment(2)))

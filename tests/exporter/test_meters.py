@@ -231,7 +231,7 @@ def test_a_mig_device_that_comes_again_counts_on():
     assert integral(3, one, other) == [1.5, 0.5] and integral(4, one, other) == [2, 1]
 
 
-def test_a_shared_gpu_is_split_and_its_memory_is_nobodys():
+def test_a_shared_gpu_is_split_and_its_memory_is_unattributed():
     node = meters()
     parts = [Holding("GPU-0", owner(name), 1 / 3, "even") for name in "abc"]
     node.allocation(held(*parts), moment(0))

@@ -50,7 +50,7 @@ class World:
     shift: float = 0.0
     """Seconds by which CLOCK_BOOTTIME lags since reboots."""
     boot: int = 1
-    told_uj: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(GPUS), 0))
+    counted_uj: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(GPUS), 0))
     """Energy metered since each GPU's first reading, resets made good."""
     counter: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(GPUS), 5_000_000_000))
     shown: dict[int, int | None] = field(default_factory=lambda: dict.fromkeys(range(GPUS)))
@@ -81,7 +81,7 @@ class World:
             before = self.shown[index]
             if before is not None:
                 now = self.counter[index]
-                self.told_uj[index] += now - before if now >= before else now
+                self.counted_uj[index] += now - before if now >= before else now
             self.shown[index] = self.counter[index]
             self.first.setdefault(index, self.s)
         at = frame(self.s, *readings)
@@ -124,14 +124,14 @@ class World:
         ledger = resume(parse(saved), self.now, f"boot-{self.boot}")
         self.node = meters(ledger)
         if saved is self.saved:
-            self.told_uj, self.shown, self.first = (dict(one) for one in self.at_save)
+            self.counted_uj, self.shown, self.first = (dict(one) for one in self.at_save)
             if self.boot > self.boot_at_save:  # the driver counts from 0
                 self.shown = {index: None if shown is None else 0 for index, shown in self.shown.items()}
 
     def save(self) -> None:
         self.saved = self.node.ledger.as_json(self.now)
         self.boot_at_save = self.boot
-        self.at_save = dict(self.told_uj), dict(self.shown), dict(self.first)
+        self.at_save = dict(self.counted_uj), dict(self.shown), dict(self.first)
         receipts = {(receipt.uuid, receipt.job_uid): receipt for receipt in self.node.receipts()}
         for key in receipts.keys() & self.last.keys():
             if receipts[key].begin_at == self.last[key].begin_at:  # else it was forgotten, and began anew
@@ -153,7 +153,7 @@ class World:
             assert min(account.time_ns.values()) >= 0 and min(account.energy_uj.values()) >= 0
             at_s = account.accounted_ns / NS + self.shift - BEGIN_S
             assert abs(sum(account.time_ns.values()) / NS - (at_s - self.first[index])) < 1e-5
-            assert abs(sum(account.energy_uj.values()) - self.told_uj[index]) <= 2, index
+            assert abs(sum(account.energy_uj.values()) - self.counted_uj[index]) <= 2, index
         for hold in ledger.holds:
             active_ns = hold.allocated_ns - hold.unobserved_ns - sum(hold.idle_ns.values())
             assert active_ns >= 0 and hold.unobserved_ns >= 0 and hold.pending_ns >= 0

@@ -65,7 +65,7 @@ def test_a_job_from_its_begin_to_its_end(scenario, gpu, options, tmp_path):
     assert sum(account.energy_uj.values()) <= account.energy.counter_uj
 
 
-def test_told_to_end_many_times_at_any_moment_it_ends(options):
+def test_asked_to_end_many_times_at_any_moment_it_ends(options):
     """Signals that interrupt each other's handling."""
     for pause_s in (0.0, 0.05, 0.2):
         with Exporter("--simulated-gpus", "1", *options, env={}) as exporter:

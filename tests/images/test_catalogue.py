@@ -80,7 +80,7 @@ def test_what_a_dockerfile_copies_is_an_input_and_in_the_context(name):
 
 
 @pytest.mark.parametrize("dockerfile", ["Dockerfile", "trainer-image/Dockerfile"])
-def test_the_dockerfiles_name_no_mirror_and_end_as_nobody(dockerfile):
+def test_the_dockerfiles_name_no_mirror_and_end_without_root(dockerfile):
     text = (ROOT / dockerfile).read_text()
     stages = re.split(r"^FROM ", text, flags=re.MULTILINE)
     final = [stage for stage in stages if "LABEL" in stage]

@@ -33,7 +33,7 @@ def test_an_apt_mirror_is_used_only_where_one_is_named():
     assert machine.apt_sources("trixie", env) == "deb http://mirror.example/debian trixie main\n"
 
 
-def test_too_little_disk_is_told_before_anything_is_built(tmp_path):
+def test_too_little_disk_is_reported_before_anything_is_built(tmp_path):
     with pytest.raises(NotEnoughDisk, match=r"trainer-cuda needs 1000000\.0 GB .* tools\.images prune"):
         machine.require_disk("trainer-cuda", 10**15, tmp_path / "not" / "yet" / "made")
     machine.require_disk("anything", 1, tmp_path)

@@ -39,7 +39,7 @@ def script(path: Path, code: str, **env: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
-def test_what_is_said_is_the_contracts_progress(path: Path) -> None:
+def test_what_is_reported_is_the_contracts_progress(path: Path) -> None:
     report(3, total_steps=10, epoch=1, samples=96, loss=0.5, checkpoint=path.parent / "step-3", **{"my/score": 1})
     found = read(path)
     assert (found.step, found.total_steps, found.epoch, found.samples) == (3, 10, 1, 96)

@@ -105,7 +105,7 @@ async def test_a_read_is_tried_again_and_a_write_only_where_it_may(server, clien
     assert len(server.asked) == 4
 
 
-async def test_a_429_did_nothing_so_it_is_always_tried_again_when_told(server, client):
+async def test_a_429_did_nothing_so_it_is_always_tried_again_when_asked(server, client):
     server.answer(refuses(429, "TooManyRequests", Retry_After="1"), says({"ok": 1}))
     await client.request(ONCE, "POST", "/x", body=b"{}")
     first, second = server.asked
@@ -128,7 +128,7 @@ async def test_no_answer_is_unavailable_in_time(server, client):
     assert asyncio.get_running_loop().time() - began < 3 and len(server.asked) == 2
 
 
-async def test_nobody_there_is_unavailable(tmp_path):
+async def test_no_server_is_unavailable(tmp_path):
     config = kubeconfig(tmp_path, "http://127.0.0.1:9")
     async with KubeClient.from_config(kubeconfig=config, clock=SystemClock()) as client:
         with pytest.raises(Unavailable, match="get TrainingJob p/a"):
@@ -313,7 +313,7 @@ class TestLimit:
         await asyncio.gather(*writes, *others)
         assert order.index(RequestLane.READ) <= 2 and order.index(RequestLane.BACKGROUND) <= 5
 
-    async def test_at_the_floor_all_wait_as_told(self):
+    async def test_at_the_floor_all_wait_as_asked(self):
         clock = ManualClock()
         limit = self.limit(clock, start=1)
         limit.leave(await limit.enter(RequestLane.WRITE), refused=True, retry_after_s=4)

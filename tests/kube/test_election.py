@@ -66,7 +66,7 @@ class Candidates:
 
 @pytest.fixture
 def candidates(control_plane, namespace, tmp_path):
-    candidates = Candidates(control_plane.kubeconfig, namespace, tmp_path / "told.jsonl")
+    candidates = Candidates(control_plane.kubeconfig, namespace, tmp_path / "reports.jsonl")
     yield candidates
     candidates.stop()
 

@@ -72,7 +72,7 @@ async def test_it_is_made_on_request_near_the_claim_and_charged_to_no_queue(worl
     await world.node("other", gpus=0)
     node = await world.node("n", gpus=1)
     await _ended(world)
-    assert _reader(world, "a") is None, "nobody has asked"
+    assert _reader(world, "a") is None, "no request yet"
     await _want(world, "a")
     await world.until(lambda: _runs(world, "a"), "the reader runs")
     pod = json.loads(await world.kubectl("get", "pod", "-n", world.project, "a-files", "-o", "json"))
@@ -81,7 +81,7 @@ async def test_it_is_made_on_request_near_the_claim_and_charged_to_no_queue(worl
     # The node's GPU is another job's to have meanwhile.
     await world.submit("b", gpusPerWorker=1)
     await world.phase("b", Phase.SUCCEEDED)
-    assert _runs(world, "a"), "it is nobody's worker"
+    assert _runs(world, "a"), "it is no worker"
     await world.kubectl("delete", "trainingjob", "-n", world.project, "a", "--wait=true", "--timeout=30s")
     await world.until(lambda: _reader(world, "a") is None, "it goes with its job")
 

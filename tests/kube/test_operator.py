@@ -195,7 +195,7 @@ async def test_an_image_that_can_not_be_pulled_is_reported_and_given_up(world: W
     assert "no such manifest: team/typo:1" in job.status.message
 
 
-async def test_a_volume_that_a_kubelet_can_not_mount_is_the_reason_in_its_words(
+async def test_a_volume_that_a_kubelet_can_not_mount_is_the_reason_with_its_message(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "MOUNTED_S", 0.2)
@@ -271,7 +271,7 @@ async def test_a_node_that_is_removed_takes_no_job_with_it(world: World, quick: 
     assert len(job.status.attempts) == 2
 
 
-async def test_a_pod_that_the_cluster_does_not_admit_is_reported_in_its_words(world: World) -> None:
+async def test_a_pod_that_the_cluster_does_not_admit_is_reported_with_its_message(world: World) -> None:
     await world.node("n")
     await world.kubectl("create", "quota", "none", "-n", world.project, "--hard=pods=0")
     await world.submit("a")
@@ -321,7 +321,7 @@ async def test_a_project_gets_its_own_default_runtime_and_waits_where_that_is_cl
     def reported() -> dict[str, str]:
         return {found.type: found.message for found in world.job("a").status.conditions}
 
-    await runtime(projects=["somebody-else"])
+    await runtime(projects=["another"])
     try:
         await world.submit("a")
         why = f"runtime 'for-{world.project}' is not open to project '{world.project}'"
@@ -334,7 +334,7 @@ async def test_a_project_gets_its_own_default_runtime_and_waits_where_that_is_cl
         assert "Accepted" not in reported() and job.status.attempt == 1
         pod = await world.kubectl("get", "pod", "-n", world.project, "a-1-0", "-o", "json")
         assert json.loads(pod)["spec"]["nodeSelector"] == {"disk": "fast"} and "NCCL_DEBUG" in pod
-        await runtime(projects=["somebody-else"])
+        await runtime(projects=["another"])
         await world.submit("b")
         await world.until(lambda: bool(world.job("b").status.conditions), "the reason of b")
         assert world.job("a").status.phase is Phase.RUNNING, "what runs goes on"

@@ -138,7 +138,7 @@ async def test_one_of_two_leads_and_the_other_takes_over_at_once_when_it_is_stop
             assert json.loads(line)["level"] in ("info", "warning"), line
 
 
-async def test_metrics_are_for_who_may_read_the_path_probes_for_all_and_pushed_if_told(
+async def test_metrics_are_for_who_may_read_the_path_probes_for_all_and_pushed_if_asked(
     empty_world: World, tmp_path: Path
 ) -> None:
     world = empty_world
@@ -179,7 +179,7 @@ async def test_a_leader_that_is_killed_is_followed_and_its_jobs_go_on(empty_worl
         assert job.status.attempt == 2
 
 
-async def test_a_job_that_can_not_be_read_is_told_so_once_and_the_others_go_on(
+async def test_a_job_that_can_not_be_read_is_reported_once_and_the_others_go_on(
     empty_world: World, tmp_path: Path
 ) -> None:
     world = empty_world

@@ -63,7 +63,7 @@ async def test_permissions_are_the_clusters_own(client, control_plane, namespace
     assert not await reviewer.allowed_path(alice, verb="get", path="/metrics")
 
 
-async def test_who_may_not_ask_is_told_so(control_plane):
+async def test_who_may_not_ask_is_refused(control_plane):
     try:
         config = control_plane.kubeconfig_for("alice")
     except BedUnavailable as error:

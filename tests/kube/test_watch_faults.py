@@ -98,7 +98,7 @@ async def test_events_before_an_error_are_handed_out_first(server, store):
         await anext(watch)
 
 
-async def test_half_a_line_is_dropped_and_told_anew(server, store):
+async def test_half_a_line_is_dropped_and_sent_again(server, store):
     whole = b'{"type":"ADDED","object":{"metadata":{"name":"b"'
     server.answer(
         streams(event("ADDED", job("a", 5)), whole, then="close"),
@@ -127,7 +127,7 @@ async def test_pieces_of_lines_are_put_together(server, store):
     assert events[0].object == events[1].object
 
 
-async def test_a_429_is_waited_out_as_told(server, store):
+async def test_a_429_is_waited_out_as_asked(server, store):
     server.answer(refuses(429, "TooManyRequests", Retry_After="1"), streams(event("ADDED", job("a", 5))))
     cache = WatchCache(store, JOBS, clock=SystemClock(), backoff_s=(0.001, 0.01))
     with pytest.raises(Unavailable):
@@ -151,7 +151,7 @@ async def test_a_cache_backs_off_from_a_server_in_trouble(server, store):
     assert all(asked.query["resourceVersion"] == "7" for asked in watches)
 
 
-async def test_a_cache_relists_after_gone_and_tells_the_difference(server, store):
+async def test_a_cache_relists_after_gone_and_delivers_the_difference(server, store):
     server.answer(
         says(page(job("a", 5), job("b", 6), version=7)),
         streams(event("ADDED", job("c", 8)), error(410, "Expired")),

@@ -25,11 +25,11 @@ def rule(name: str, expect: list[str], *, queue: dict[str, Any] | None, runtime:
 
 
 RULES = [
-    rule("an open queue takes everybody", [], queue={}),
+    rule("an open queue takes all projects", [], queue={}),
     rule("no such queue", ["QueueMissing"], queue=None),
     rule("the project is one of the queue's", [], queue={"projects": ("default",)}),
     rule("the project is none of the queue's", ["ProjectNotAllowed"], queue={"projects": ("others",)}),
-    rule("an empty list is open to nobody", ["ProjectNotAllowed"], queue={"projects": ()}),
+    rule("an empty list is open to no project", ["ProjectNotAllowed"], queue={"projects": ()}),
     rule("the highest priority itself is taken", [], queue={"highest": 5}, priority=5),
     rule("a priority above the highest", ["PriorityTooHigh"], queue={"highest": 5}, priority=6),
     rule("a highest priority may be negative", ["PriorityTooHigh"], queue={"highest": -1}),
@@ -84,7 +84,7 @@ def accepted(job: TrainingJob) -> list[tuple[str, str, str]]:
     return [(c.status, c.reason, c.message) for c in job.status.conditions if c.type == ACCEPTED_CONDITION]
 
 
-def test_a_barred_job_is_told_once_with_reason_message_condition_and_event(case: Case) -> None:
+def test_a_barred_job_is_reported_once_with_reason_message_condition_and_event(case: Case) -> None:
     found = case.step(case.job(), BAR)
     reported = case.after(case.job(), BAR)
     assert accepted(reported) == [("False", "ProjectNotAllowed", BAR.message)]
@@ -156,7 +156,7 @@ def test_the_condition_never_outlives_the_wait(case: Case, sched) -> None:
 EFFECTIVE = [
     ("named", ("r", "a"), {"default": (), "x": ("a",)}, "r"),
     ("the one that claims the project", (None, "a"), {"default": (), "x": ("a", "b")}, "x"),
-    ("`default` for projects nobody claims", (None, "c"), {"default": (), "x": ("a", "b")}, "default"),
+    ("`default` for unclaimed projects", (None, "c"), {"default": (), "x": ("a", "b")}, "default"),
     ("`default` even where there is none", (None, "c"), {}, "default"),
     ("of several the first by name", (None, "a"), {"y": ("a",), "default": (), "x": ("a",)}, "x"),
     ("`default` may claim too", (None, "a"), {"y": ("a",), "default": ("a",)}, "default"),

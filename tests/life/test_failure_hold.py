@@ -53,7 +53,7 @@ def test_a_hold_is_reported_once() -> None:
         (HELD.model_copy(update={"worker": 1}), 2, "worker 1 failed (exit 1) and is held until"),
     ],
 )
-def test_its_words(hold: Held, workers: int, words: str) -> None:
+def test_its_message(hold: Held, workers: int, words: str) -> None:
     status = go(job(hold=hold, workers=workers), *(running(w) for w in range(workers))).status
     assert status is not None and status.message.startswith(words)
 

@@ -187,7 +187,7 @@ def test_what_the_kubelet_calls_unhealthy_is_sick_and_its_workers_until_it_is_cl
 
 
 @pytest.mark.parametrize("said", [("GPU-0", "Healthy"), ("GPU-0", "Unknown"), ("GPU-9", "Unhealthy"), ("MIG-0", "x")])
-def test_other_words_and_other_devices_say_nothing(said: tuple[str, str]) -> None:
+def test_other_values_and_other_devices_say_nothing(said: tuple[str, str]) -> None:
     assert after_word(known({}), worker(said)) == known({})
 
 

@@ -144,7 +144,7 @@ class World:
             self._meta(there, finalizers=())
 
     def _given_up(self, pod: Pod) -> bool:
-        """Nobody will say how it ended: it never came to a node, or its node is silent."""
+        """No report of its end will come: it never came to a node, or its node is silent."""
         deleted = pod.metadata.deletion_timestamp
         if deleted is None:
             return False
@@ -153,7 +153,7 @@ class World:
     def _meta(self, pod: Pod, **change: Any) -> None:
         self.pods[pod.metadata.name] = pod.model_copy(update={"metadata": pod.metadata.model_copy(update=change)})
 
-    # -- everybody else -------------------------------------------------------------------------------------------
+    # -- all others ----------------------------------------------------------------------------------------------
     def schedule(self) -> None:
         status = self.job.status
         waits = status.not_before is not None and status.not_before > self.now

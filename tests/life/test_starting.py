@@ -220,7 +220,7 @@ def test_an_image_that_comes_at_last_lets_the_job_run_as_if_nothing_had_been() -
     assert (status.phase, status.started_at, status.conditions) == (Phase.RUNNING, ago(5), ())
 
 
-def test_a_refused_pod_withdraws_the_gang_with_the_servers_words_and_blames_no_node() -> None:
+def test_a_refused_pod_withdraws_the_gang_with_the_servers_message_and_blames_no_node() -> None:
     starting = job(Phase.STARTING, since_s=1, workers=2)
     status = status_of(go(starting, refused="exceeded quota: gpus"))
     assert status.intent is Intent.WITHDRAW and "exceeded quota: gpus" in status.message

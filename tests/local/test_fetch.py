@@ -121,7 +121,7 @@ def test_without_a_digest_it_is_asked_for_and_fetched_again_when_it_is_another(s
     assert third not in (first, second) and fetch(url) != third
 
 
-def test_what_can_not_be_had_is_said_without_the_urls_secrets(site: Site, fetch: Any) -> None:
+def test_what_can_not_be_had_is_reported_without_the_urls_secrets(site: Site, fetch: Any) -> None:
     url = site.put("/x.bin", b"data")
     assert "not " + "0" * 64 in fetch(url, digest="sha256:" + "0" * 64)
     gone = fetch(f"{site.url}/gone?Signature=top-secret")

@@ -83,7 +83,7 @@ def test_the_driver_goes_and_comes_back_with_counters_at_0(scenario):
     assert after.gpus[0].values["energy_joules_total"] < 100 * (after.at + after.took_s - down - 1) + 1
 
 
-def test_something_is_said_at_each_poll_even_if_it_is_trouble(scenario):
+def test_something_is_reported_at_each_poll_even_if_it_is_trouble(scenario):
     """Else the watch would take the child for stuck."""
     scenario.add_gpu()
     scenario.restart(time.time() - 1, 3600)

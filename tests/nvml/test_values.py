@@ -271,7 +271,7 @@ def test_no_process_is_known_only_where_all_can_be_seen(scenario):
     assert reading.processes == () and reading.values["processes"] == 0
 
 
-def test_what_moves_rarely_is_read_rarely_and_said_always(scenario):
+def test_what_moves_rarely_is_read_rarely_and_reported_always(scenario):
     scenario.add_gpu(pcie_replay=3)
     with listening(scenario.write().env()) as heard:
         heard.wait(Frame)
@@ -360,7 +360,7 @@ def test_collectors_that_are_off_ask_nothing(scenario):
 def test_xids_are_reported_as_they_happen(scenario):
     scenario.add_gpu()
     scenario.add_gpu()
-    scenario.xid(1, time.time() - 5, 13)  # before anybody listened
+    scenario.xid(1, time.time() - 5, 13)  # before any listener
     with listening(scenario.write().env()) as heard:
         begin = heard.frames(2)[-1].at + 0.5
         scenario.xid(1, begin, 79)

@@ -1,4 +1,4 @@
-"""Pages of metrics as anybody may serve them: read as Prometheus' own parser reads them, or refused as a whole."""
+"""Pages of metrics from untrusted servers: read as Prometheus' own parser reads them, or refused as a whole."""
 
 from __future__ import annotations
 

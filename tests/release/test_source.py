@@ -96,7 +96,7 @@ def test_a_chart_of_another_version_is_refused(repository: Path, field: str) -> 
         take(repository)
 
 
-def test_a_version_nobody_can_spell_is_refused(repository: Path) -> None:
+def test_a_version_that_can_not_be_spelt_is_refused(repository: Path) -> None:
     with pytest.raises(Refused, match="post-release"):
         take(repository, version="0.5.1.post1")
 

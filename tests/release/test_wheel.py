@@ -81,7 +81,7 @@ def test_the_sdist_has_what_a_build_and_its_tests_need(built: Path, tmp_path: Pa
         ("+tests/__init__.py", "tests does not belong into it"),
     ],
 )
-def test_a_wheel_that_lacks_or_adds_something_is_told(built: Path, tmp_path: Path, change: str, reported: str) -> None:
+def test_a_wheel_that_lacks_or_adds_something_is_named(built: Path, tmp_path: Path, change: str, reported: str) -> None:
     copy = tmp_path / wheel.wheel_file(built).name
     with zipfile.ZipFile(wheel.wheel_file(built)) as whole, zipfile.ZipFile(copy, "w") as other:
         for name in whole.namelist():

@@ -95,7 +95,7 @@ def test_a_second_run_replaces_the_first(made: Path, checkout: Path) -> None:
         ("SHA256SUMS", "is missing"),
     ],
 )
-def test_a_file_that_changed_came_or_went_is_told(made: Path, name: str, reported: str) -> None:
+def test_a_file_that_changed_came_or_went_is_reported(made: Path, name: str, reported: str) -> None:
     if reported.startswith("is not what"):
         (made / name).write_bytes((made / name).read_bytes() + b"\n")
     elif name == "more.txt":
@@ -106,7 +106,7 @@ def test_a_file_that_changed_came_or_went_is_told(made: Path, name: str, reporte
     assert problem.startswith(f"{name} {reported}")
 
 
-def test_an_sbom_that_lists_too_much_or_too_little_is_told(made: Path) -> None:
+def test_an_sbom_that_lists_too_much_or_too_little_is_reported(made: Path) -> None:
     file = sbom.sbom_file(made / "stoker-0.5.1.oci.tar")
     file.write_text(file.read_text().replace("some-thing@3.1", "some-thing@3.2"))
     resum(made)
@@ -116,14 +116,14 @@ def test_an_sbom_that_lists_too_much_or_too_little_is_told(made: Path) -> None:
     ]
 
 
-def test_another_archives_sbom_is_told(made: Path) -> None:
+def test_another_archives_sbom_is_reported(made: Path) -> None:
     file = sbom.sbom_file(made / "stoker-0.5.1.oci.tar")
     shutil.copy(sbom.sbom_file(made / "trainer-cpu-0.5.1.oci.tar"), file)
     resum(made)
     assert "describes another file" in " ".join(verifying.problems(made))
 
 
-def test_a_chart_of_another_version_is_told(made: Path, checkout: Path, kept: Path) -> None:
+def test_a_chart_of_another_version_is_reported(made: Path, checkout: Path, kept: Path) -> None:
     other = making.make(making.Options(version="0.5.2", parts=("chart",), out=kept.parent / "other", root=checkout))
     shutil.copy(other / "stoker-0.5.2.tgz", made / "stoker-0.5.1.tgz")
     resum(made)
@@ -132,14 +132,14 @@ def test_a_chart_of_another_version_is_told(made: Path, checkout: Path, kept: Pa
     assert "stoker:0.5.2, which is in no archive here" in found
 
 
-def test_an_image_of_another_release_is_told(made: Path) -> None:
+def test_an_image_of_another_release_is_reported(made: Path) -> None:
     release = json.loads((made / record.FILE).read_text())
     (made / record.FILE).write_text(json.dumps({**release, "commit": "0" * 40}))
     resum(made)
     assert len([problem for problem in verifying.problems(made) if "its revision label is" in problem]) == 2
 
 
-def test_too_little_disk_is_told_before_anything_is_built(
+def test_too_little_disk_is_reported_before_anything_is_built(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(making.images.machine, "require_disk", require_disk)  # the real one

@@ -196,7 +196,7 @@ CASES = [
         {"head": ["NoCapacity"]},
     ),
     Case(
-        "a head that has waited 300 s is passed by nobody who takes what it could use",
+        "a head that has waited 300 s is passed by no job that takes what it could use",
         lambda s: [
             s.node("a", 4),
             s.queue(budget=1),

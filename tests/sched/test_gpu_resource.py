@@ -145,7 +145,7 @@ def room(offer: Any, kind: str, ranks: int) -> int:
 def test_no_resource_is_given_twice_and_nothing_waits_beside_room(
     begin: list[Any], rounds: list[Any], sched: SimpleNamespace
 ) -> None:
-    """As often as nodes change what they offer; a job that fits into what nobody holds has started."""
+    """As often as nodes change what they offer; a job that fits into what is free has started."""
     offered = {f"n{i}": offer for i, offer in enumerate(begin)}
     world = sched.World().feed(sched.queue())
     world.feed(*(sched.node(n, gpus, shared=shared, parts=parts) for n, (gpus, shared, parts) in offered.items()))

@@ -59,7 +59,7 @@ def test_other_resources_are_kept_by_name_and_disk_is_not() -> None:
     assert taken is not None and taken.claim.request.extended == (("rdma/hca", 2),)
 
 
-def test_our_own_pods_tell_whose_they_are(sched: SimpleNamespace) -> None:
+def test_our_own_pods_show_whose_they_are(sched: SimpleNamespace) -> None:
     job = sched.job("x", 2, attempt=3)
     mine = own_pod(sched.pod(job, 1, on="a"))
     assert mine is not None

@@ -226,7 +226,7 @@ def test_a_reservation_holds_up_no_queue_that_goes_first(sched: SimpleNamespace)
         assert world.starts(400) == starts
 
 
-def test_why_says_whose_guarantee_is_lent_to_whom(sched: SimpleNamespace) -> None:
+def test_why_says_whose_guarantee_is_lent_and_to_which_queue(sched: SimpleNamespace) -> None:
     world = sched.World().feed(
         *(sched.node("a", 8), sched.queue("owner", guarantee=4), sched.queue("mean", guarantee=1), sched.queue("free")),
         *(sched.job(f"r{n}", g, queue=q, on=["a"], preemptible=False) for n, g, q in ((1, 4, "mean"), (2, 3, "free"))),

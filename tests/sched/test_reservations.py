@@ -1,4 +1,4 @@
-"""Keeping nodes for a gang: for whom, which, and what it may cost. Time runs by events, as the operator lives it."""
+"""Keeping nodes for a gang: which gang, which nodes, at what cost. Time runs by events, as the operator lives it."""
 
 from __future__ import annotations
 

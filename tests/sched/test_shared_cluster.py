@@ -151,7 +151,7 @@ CASES = [
         codes={"x": ["NoCapacity"]},
     ),
     Case(
-        "pods where their job is placed are the job's, and ended ones nobody's",
+        "pods where their job is placed are the job's, and ended ones no job's",
         lambda s: [
             *(s.node("a", 4), s.queue(), r := s.job("r", 2, attempt=2, on=["a"]), s.pod(r, on="a")),
             *(s.pod(r, on="a", attempt=1, ended=True), s.job("x", 2)),
@@ -186,7 +186,7 @@ CASES = [
         {"x": ["NoCapacity"]},
     ),
     Case(
-        "a gang that pods outside Stoker keep off reserves nothing: nobody else starves",
+        "a gang that pods outside Stoker keep off reserves nothing: no other job starves",
         lambda s: [
             *(s.node("a", 8), s.queue(), s.other("t/thief", "a", 1), s.job("gang", 8, queued=-9999)),
             s.job("x", 4, queued=-1),

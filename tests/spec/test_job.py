@@ -90,7 +90,7 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("case", "spec", "pointer", "says"), FAULTS, ids=[fault[0] for fault in FAULTS])
-def test_what_is_wrong_is_said_with_a_pointer_and_a_way_out(
+def test_what_is_wrong_is_reported_with_a_pointer_and_a_way_out(
     case: str, spec: dict[str, Any], pointer: str, says: str
 ) -> None:
     found = faults(**spec)

@@ -83,7 +83,7 @@ async def test_subscribers_hear_of_everything_once(store, cache, job, running):
         assert (early[2].old, early[2].new, early[2].key) == (changed, None, first.key) and len(late) == 2
 
 
-async def test_a_poison_handler_stops_nobody(store, cache, job, running, caplog):
+async def test_a_poison_handler_stops_no_other(store, cache, job, running, caplog):
     heard = []
 
     def poison(change):
@@ -99,7 +99,7 @@ async def test_a_poison_handler_stops_nobody(store, cache, job, running, caplog)
         assert line.exc_info[0] is ZeroDivisionError and "poison" in line.message
 
 
-async def test_an_object_an_index_cannot_read_stops_nobody(store, job, running, caplog):
+async def test_an_object_an_index_cannot_read_stops_no_other(store, job, running, caplog):
     def values(job):
         if job.metadata.name == "bad":
             raise ZeroDivisionError
@@ -128,7 +128,7 @@ async def test_a_broken_stream_is_taken_up_where_it_ended(store, cache, job, run
         assert len(changes) == len(cache) == 6 and all(change.old is None for change in changes)
 
 
-async def test_gone_lists_again_and_tells_the_difference(store, cache, job, running):
+async def test_gone_lists_again_and_delivers_the_difference(store, cache, job, running):
     kept, changed, gone, reborn = [await store.create(JOBS, job(name)) for name in ("a", "b", "c", "d")]
     changes = []
     async with running(cache):
@@ -226,7 +226,7 @@ async def test_under_random_writes_and_cuts_it_ends_like_the_store(store, cache,
         )
 
 
-async def test_it_tells_how_long_the_store_has_been_silent(store, job):
+async def test_it_reports_how_long_the_store_has_been_silent(store, job):
     clock = ManualClock()
     cache = WatchCache(store, JOBS, clock=clock, backoff_s=(5.0, 5.0), rng=random.Random(1))
     clock.advance(7)

@@ -42,7 +42,7 @@ async def test_both_hands_move_together():
     assert clock.now() - now == timedelta(seconds=90) and clock.monotonic() - monotonic == 90
 
 
-async def test_a_cancelled_sleeper_is_nobody():
+async def test_a_cancelled_sleeper_is_forgotten():
     clock = ManualClock()
     task = asyncio.create_task(clock.sleep(1))
     await clock.wait_for_sleepers(1)

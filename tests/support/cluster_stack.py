@@ -96,7 +96,7 @@ class Stack:
         self.bed.kubectl("apply", "-f", "-", stdin=text)
 
     def project(self, name: str, owner: int | None = None) -> Project:
-        """A namespace with a user and a volume; the volume is everybody's, or a user's (by UID) and no one else's."""
+        """A namespace with a user and a volume; the volume is shared, or one user's (by UID)."""
         shared = self._folder(f"shared-{name}")
         if owner is not None:
             os.chown(shared, owner, owner)

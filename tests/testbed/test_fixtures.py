@@ -24,7 +24,7 @@ def run_without_cluster(tmp_path: Path, **more: str) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
 
 
-def test_skips_are_told_at_the_end(tmp_path: Path) -> None:
+def test_skips_are_reported_at_the_end(tmp_path: Path) -> None:
     done = run_without_cluster(tmp_path)
     assert done.returncode == 0
     assert "NOT TESTED" in done.stdout
@@ -46,5 +46,5 @@ def test_only_a_throw_away_cluster_is_taken_over(control_plane: Cluster, monkeyp
     found = existing()
     assert found is not None and found.url == control_plane.url
     assert "kube-system" in found.kubectl("get", "namespaces")
-    with pytest.raises(Unavailable, match="somebody else's cluster"):
+    with pytest.raises(Unavailable, match="another owner's cluster"):
         found.token("alice")

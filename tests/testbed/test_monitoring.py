@@ -49,7 +49,7 @@ def test_what_is_scraped_can_be_asked_for_and_outlives_a_stop() -> None:
             prometheus.query("sum(")
 
 
-def test_an_alert_is_told_when_it_fires_and_when_it_is_over(tmp_path: Path) -> None:
+def test_an_alert_is_reported_when_it_fires_and_when_it_is_over(tmp_path: Path) -> None:
     with (
         Webhook() as hook,
         Alertmanager(webhook=hook.url) as alertmanager,
@@ -67,7 +67,7 @@ def test_an_alert_is_told_when_it_fires_and_when_it_is_over(tmp_path: Path) -> N
         assert hook.until_alert("Closed", "resolved")["labels"]["kind"] == "closed"
 
 
-def test_a_bad_configuration_is_told() -> None:
+def test_a_bad_configuration_is_reported() -> None:
     with Prometheus() as prometheus, pytest.raises(BedError, match="field not_a_key not found"):
         prometheus.configure(not_a_key=1)
 

@@ -77,7 +77,7 @@ def test_before_the_first_step_there_is_no_loss(make_training, small, tmp_path):
     assert progress.step == 0 and progress.metrics == {"lossScale": 1.0}
 
 
-def test_a_folder_that_is_gone_is_said_once_and_left(make_training, small, tmp_path, caplog):
+def test_a_folder_that_is_gone_is_reported_once_and_left(make_training, small, tmp_path, caplog):
     report = report_for(trained(make_training, small), tmp_path / "gone" / "progress.json")
     report.publish()
     report.publish()

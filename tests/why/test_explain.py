@@ -41,7 +41,7 @@ def test_short_of_gpus_says_how_many_where_and_who_holds_the_rest(sched: SimpleN
     assert texts(said) == ("with gpusPerWorker: 2 instead of 4 it would start now",)
 
 
-def test_free_but_on_different_nodes_is_told_apart(sched: SimpleNamespace) -> None:
+def test_free_but_on_different_nodes_is_distinguished(sched: SimpleNamespace) -> None:
     said = why(
         sched,
         [
@@ -114,7 +114,7 @@ def test_blame_is_the_jobs_own_and_ends_once_there_is_room(sched: SimpleNamespac
     assert [str(one.code) for one in why(sched, away, "x").blockers] == ["NoCapacity"]
 
 
-def test_a_hint_is_told_only_if_it_holds(sched: SimpleNamespace) -> None:
+def test_a_hint_is_reported_only_if_it_holds(sched: SimpleNamespace) -> None:
     full = [sched.node("a", 4), sched.queue(), sched.queue("other"), sched.job("r", 4, on=["a"])]
     assert why(sched, [*full, sched.job("z", 2, not_before=50)], "z").hints == ()
 
@@ -187,7 +187,7 @@ def test_other_phases_have_a_sentence(phase: Phase, on: list[str], words: str, s
     assert said.phase == phase and said.summary.startswith(words) and not said.blockers
 
 
-def test_a_job_nobody_observed_is_a_key_error(sched: SimpleNamespace) -> None:
+def test_an_unobserved_job_is_a_key_error(sched: SimpleNamespace) -> None:
     with pytest.raises(KeyError):
         why(sched, [], "x")
 

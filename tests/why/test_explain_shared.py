@@ -35,7 +35,7 @@ def test_a_thief_is_named_and_what_would_help(sched: SimpleNamespace) -> None:
     )
 
 
-def test_jobs_and_thieves_are_told_apart(sched: SimpleNamespace) -> None:
+def test_jobs_and_thieves_are_distinguished(sched: SimpleNamespace) -> None:
     objects = [
         *(sched.node("n0"), sched.node("n1"), sched.queue(), sched.job("r", 4, on=["n0"])),
         *(sched.other(f"t/p{i}", "n1", 2) for i in range(4)),
@@ -163,12 +163,12 @@ def test_cores_that_are_held_outside(sched: SimpleNamespace) -> None:
         ),
     ],
 )
-def test_closed_nodes_are_counted_with_words(nodes: Any, sentence: str, sched: SimpleNamespace) -> None:
+def test_closed_nodes_are_counted_with_text(nodes: Any, sentence: str, sched: SimpleNamespace) -> None:
     said = why(sched, [*nodes(sched), sched.queue(), sched.job("x", 8)])
     assert said.summary.endswith(f"even without other jobs: {sentence}")
 
 
-def test_gpus_nobody_has_told_of_are_a_reason(sched: SimpleNamespace) -> None:
+def test_gpus_never_reported_are_a_reason(sched: SimpleNamespace) -> None:
     nodes = [sched.node("n0", [("unknown", 0, "")] * 8), sched.node("n1", 8, model="T4", gpu_memory=16)]
     said = why(sched, [*nodes, sched.queue(), sched.job("x", 8, models=("a100",))])
     assert "8 GPUs of unknown model: without labels of GPU Feature Discovery" in said.summary

@@ -95,7 +95,7 @@ def test_a_missing_path_that_was_left_out_is_named_with_its_rule(text: str, work
     assert says in "".join(hints) and bool(hints) is bool(says)
 
 
-def test_what_is_said_to_be_left_out_is_only_a_name() -> None:
+def test_what_is_reported_as_left_out_is_only_a_name() -> None:
     for evil in ("/", "a\x1b[2J", "a\x00", "(" * 256, "../" * 85, ".*"):
         trainer = {
             "command": ["x"],
@@ -106,7 +106,7 @@ def test_what_is_said_to_be_left_out_is_only_a_name() -> None:
         assert all(line.isprintable() and len(line) < 700 for line in hints)
 
 
-def test_what_the_retry_rules_did_is_said_and_nothing_is_guessed() -> None:
+def test_what_the_retry_rules_did_is_reported_and_nothing_is_guessed() -> None:
     assert said("exit 1: ValueError: bad shape 3x4") == [
         "the category is UserError: not retried; a rule in spec.retry can change that"
     ]

@@ -156,7 +156,7 @@ def test_on_one_machine_it_is_in_the_workers_folder(worker, log_api):
     assert not (worker.folder / ".code").exists()
 
 
-def test_it_is_tried_until_it_comes_and_said_once(pod_worker, log_api):
+def test_it_is_tried_until_it_comes_and_logged_once(pod_worker, log_api):
     digest, body = bundle_of(TREE)
     unknown = problem(503, detail="There is no such pod (yet, or any more)")
     log_api.code = in_turn(unknown, problem(401), sends(body, cut=len(body) // 2), sends(body))

@@ -54,7 +54,7 @@ def test_within_its_memory_nothing_happens_and_the_peak_is_known(worker, group):
     assert 32 << 20 < record.memory_peak_bytes < LIMIT
 
 
-def test_a_group_that_is_gone_is_said_and_the_worker_runs(worker, tmp_path, capfd):
+def test_a_group_that_is_gone_is_logged_and_the_worker_runs(worker, tmp_path, capfd):
     record = worker.run(["true"], memoryGroup=str(tmp_path / "none"))
     assert (record.exit_code, record.memory_peak_bytes) == (0, None)
     assert "memory is not enforced" in capfd.readouterr().err

@@ -143,7 +143,7 @@ def test_what_is_no_workers_pod_is_refused(pod_worker, missing, capfd):
     assert missing in capfd.readouterr().err
 
 
-@pytest.mark.skipif(os.getuid() != 0 or not os.access(PYTHON, os.X_OK), reason="needs root and a Python for everybody")
+@pytest.mark.skipif(os.getuid() != 0 or not os.access(PYTHON, os.X_OK), reason="needs root and a Python for all users")
 def test_a_volume_that_may_not_be_written_is_a_clear_end(pod_worker):
     """As a user that is neither root nor known to the image."""
     with tempfile.TemporaryDirectory() as place:
@@ -186,7 +186,7 @@ def test_a_volume_that_may_not_be_written_is_a_clear_end(pod_worker):
         ((0, 0), 0o755, "set fsGroup (volumes that heed it are given to that group), or change the folder's owner"),
     ],
 )
-def test_what_is_said_of_a_foreign_volume_is_the_fix(tmp_path, owner, mode, says):
+def test_the_message_about_a_foreign_volume_is_the_fix(tmp_path, owner, mode, says):
     volume = tmp_path / "volume"
     volume.mkdir()
     os.chown(volume, *owner)
@@ -195,7 +195,7 @@ def test_what_is_said_of_a_foreign_volume_is_the_fix(tmp_path, owner, mode, says
     assert said.startswith(f"{volume} belongs to user {owner[0]}") and says in said
 
 
-@pytest.mark.skipif(os.getuid() != 0 or not os.access(PYTHON, os.X_OK), reason="needs root and a Python for everybody")
+@pytest.mark.skipif(os.getuid() != 0 or not os.access(PYTHON, os.X_OK), reason="needs root and a Python for all users")
 def test_in_an_image_made_for_root_home_and_caches_can_be_written(pod_worker):
     """As the user of *restricted*: what the image says of root's home is of no use, what it brings along stays."""
     with tempfile.TemporaryDirectory() as place:
@@ -271,7 +271,7 @@ records = st.fixed_dictionaries(
 
 @given(records)
 @settings(deadline=None)
-def test_the_last_words_fit_and_are_always_a_record(data):
+def test_the_termination_message_fits_and_are_always_a_record(data):
     message = termination_message(data)
     assert len(message) <= 4096
     read, whole = ExitRecord.model_validate_json(message), ExitRecord.model_validate(data)
@@ -303,7 +303,7 @@ def test_a_reader_that_stalls_or_goes_never_holds_the_worker_up(pod_worker, log_
     assert b"stdout" in said and b"this log is not" in said
 
 
-def test_a_closed_stdout_is_said_once_and_costs_nothing(pod_worker, log_api):
+def test_a_closed_stdout_is_reported_once_and_costs_nothing(pod_worker, log_api):
     read, write = os.pipe()
     os.close(read)
     pod_worker.python("for i in range(1000): print(i, flush=True)", api=log_api, stdout=write)

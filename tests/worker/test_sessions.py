@@ -265,7 +265,7 @@ def test_one_id_is_one_process_and_nine_are_too_many(entered, wait_until):
     assert entered.go().exit_code == 0
 
 
-def test_a_session_that_is_not_awaited_is_said_and_disturbs_nothing(entered, wait_until):
+def test_a_session_that_is_not_awaited_is_logged_and_disturbs_nothing(entered, wait_until):
     entered.api.accepts = lambda token: False
     entered.start()
     entered.worker.says("up")

@@ -165,7 +165,7 @@ def test_no_link_in_a_projects_cache_leads_to_anothers(project: Project, site: S
     assert not project.log("follows", 1)
 
 
-def test_a_folder_that_the_node_lacks_is_the_reason_in_the_kubelets_words(
+def test_a_folder_that_the_node_lacks_is_the_reason_with_the_kubelets_message(
     project: Project, figure: Callable[[str, object], None]
 ) -> None:
     admits = "pod-security.kubernetes.io/enforce=privileged"

@@ -89,7 +89,7 @@ def test_etcd_is_away_for_half_a_minute(stack: Stack, project: Project, figure: 
 
 
 def test_a_kubelet_stops_for_a_while(stack: Stack, project: Project, figure: Figure) -> None:
-    """Nobody can end the old worker, but it asks the api whether it may go on: so it saves and ends by itself."""
+    """Nothing can end the old worker, but it asks the api whether it may go on: so it saves and ends by itself."""
     steps = 900
     with stack.cordoned("n0"):
         project.count("one", steps=steps, save_every=SAVE_EVERY, gpusPerWorker=1)
@@ -165,7 +165,7 @@ def test_every_line_of_a_long_log_after_its_pod_is_gone(project: Project, figure
 
 
 def test_a_thief_takes_the_pinned_gpus(stack: Stack, project: Project, figure: Figure) -> None:
-    """Somebody's Deployment takes every GPU of n1 and one of n0; a job of 2 waits and says why, a job of 1 runs."""
+    """Another Deployment takes every GPU of n1 and one of n0; a job of 2 waits and says why, a job of 1 runs."""
     thief = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -180,8 +180,8 @@ def test_a_thief_takes_the_pinned_gpus(stack: Stack, project: Project, figure: F
     project.count("wide", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=2)
     project.count("narrow", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=1)
     project.until_phase("narrow", Phase.RUNNING, Phase.SUCCEEDED)
-    summary = until(lambda: _told(project, "wide", "thief"), "why names the thief", timeout_s=90)
-    figure("why a job waits whose GPUs somebody's Deployment took", summary)
+    summary = until(lambda: _named(project, "wide", "thief"), "why names the thief", timeout_s=90)
+    figure("why a job waits whose GPUs another Deployment took", summary)
     stack.bed.kubectl(
         "delete", "deployment", "thief", "-n", project.name, "--cascade=foreground", "--timeout=60s", timeout_s=70
     )
@@ -191,7 +191,7 @@ def test_a_thief_takes_the_pinned_gpus(stack: Stack, project: Project, figure: F
     _check_end(stack, project, "wide", "narrow", attempts=2)
 
 
-def _told(project: Project, name: str, word: str) -> str:
+def _named(project: Project, name: str, word: str) -> str:
     reported = project.client.why(name)
     texts = [
         reported.summary,

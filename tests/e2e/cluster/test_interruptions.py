@@ -62,7 +62,7 @@ def test_its_node_is_drained(stack: Stack, project: Project, figure: Figure) -> 
 
 
 def test_a_drain_and_a_namespaces_end_wait_for_no_pod_whose_labels_were_taken(stack: Stack, project: Project) -> None:
-    """As an administrator, whom the policy on pods lets pass: a tenant's attempt is refused at once."""
+    """As an administrator, allowed by the policy on pods: a tenant's attempt is refused at once."""
     project.count("counting", steps=STEPS, save_every=SAVE_EVERY)
     project.until_step("counting", 10)
     node, pod = project.node_of("counting"), project.pods("counting")[0]["metadata"]["name"]

@@ -127,7 +127,7 @@ def test_every_gpu_is_its_holders(
         assert (share["pod_namespace"], share["pod_name"]) == (project.name, f"{job.name}-1-{worker}")
         assert share["method"] == "exclusive"
     given = {job.devices(worker)[0] for job, worker in holders}
-    [share] = until(lambda: _anywhere(exporters, pod_name="notebook"), "somebody else's pod is seen")
+    [share] = until(lambda: _anywhere(exporters, pod_name="notebook"), "another user's pod is seen")
     assert (share["pod_namespace"], share["pod_uid"]) == (project.name, foreign)
     assert not share.keys() & {"job_uid", "attempt", "worker"}
     every = {f"GPU-{node.name}-{index}" for node in stack.bed.nodes.values() for index in range(node.gpus)}
@@ -466,7 +466,7 @@ def _without_api(stack: Stack) -> Iterator[None]:
 
 
 def _foreign_pod(stack: Stack, project: Project) -> str:
-    """Somebody's notebook with a GPU, that no scheduler of ours knows. Returns: its uid, once it runs."""
+    """A notebook with a GPU that no scheduler of ours knows. Returns: its uid, once it runs."""
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -109,7 +109,7 @@ def test_a_worker_holds_its_gpus_from_start_to_end(workers, allocation, clock):
     assert allocation.read().holdings == ()
 
 
-def test_it_is_said_when_a_worker_began_and_ended(workers, clock):
+def test_it_is_reported_when_a_worker_began_and_ended(workers, clock):
     """By started.json and the exit record, on the clock of the meters."""
     handle = workers.start("u1", "GPU-0000")
     begun_at = (workers.path / "u1" / STARTED_FILE).stat().st_mtime
@@ -138,7 +138,7 @@ def test_one_after_the_other_on_one_gpu(workers, allocation):
     assert owners(allocation.read()) == {"GPU-0000": "u2"}
 
 
-def test_who_came_and_went_between_two_looks_is_said_once(workers):
+def test_who_came_and_went_between_two_looks_is_reported_once(workers):
     gpus = []
     allocation = FolderAllocation(workers.path, lambda: gpus)
     for uid in ("u1", "u2"):
@@ -221,7 +221,7 @@ def test_no_folder(tmp_path, clock):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_somebody_elses_folder(workers):
+def test_another_users_folder(workers):
     script = (
         "import os, sys; from pathlib import Path\n"
         "from stoker.exporter.allocation.folders import FolderAllocation\n"
@@ -278,7 +278,7 @@ def test_an_ended_folder_is_not_looked_into_again(workers, allocation, monkeypat
     assert allocation.read().holdings == ()
 
 
-def test_exporter_and_agent_read_the_same_words(workers):
+def test_exporter_and_agent_read_the_same_fields(workers):
     """The plain reading of launch.json against the model that writes it."""
     launch = workers.order("u1", "SIM-0", "SIM-1", simulated_gpus=True)
     written = json.loads(launch.model_dump_json(by_alias=True, exclude_none=True))

@@ -66,7 +66,7 @@ def test_a_name_that_was_gone_for_a_moment_is_asked_about_at_once(jobs, api):
     assert jobs.owner(A).job_uid == "job-2"
 
 
-def test_what_was_said_stays_true_while_the_api_is_away_or_has_forgotten(jobs, api, clock):
+def test_what_was_answered_stays_true_while_the_api_is_away_or_has_forgotten(jobs, api, clock):
     owner = api.knows("a")
     jobs.ask_about({A})
     api.away = True

@@ -73,9 +73,9 @@ def test_a_storm_of_one_xid_is_one_event_a_minute(api, reporter):
     for kind in ("lost", "recovered", "lost"):
         made.event(replace(XID, kind=kind, code=0), [job])
     until(lambda: made.stats.events.get("sent") == 7)
-    told_of = [(one["kind"], one["code"], one["at"] - XID.at, len(one["owners"])) for one in api.taken]
+    reported = [(one["kind"], one["code"], one["at"] - XID.at, len(one["owners"])) for one in api.taken]
     xids = [("xid", 79, 0, 1), ("xid", 79, 60, 1), ("xid", 31, 0, 1), ("xid", 79, 0, 2)]
-    assert told_of == [*xids, ("lost", 0, 0, 1), ("recovered", 0, 0, 1), ("lost", 0, 0, 1)]
+    assert reported == [*xids, ("lost", 0, 0, 1), ("recovered", 0, 0, 1), ("lost", 0, 0, 1)]
 
 
 def test_an_event_goes_at_once_with_the_jobs_on_its_gpu(api, reporter):

@@ -89,7 +89,7 @@ CASES = [
     Case("a queue of one's own", "", OK, {"queue": "capped", "priority": 10}),
     Case("another's queue", _none("queue", "gold", "spend"), (403, "QueueForbidden"), {"queue": "gold"}),
     Case("a queue that is not there", _none("queue", "none", "spend"), (403, "QueueForbidden"), {"queue": "none"}),
-    Case("everybody's queue, for who may use all", "", OK, {"queue": "gold"}, who="alice"),
+    Case("any queue, for a user who may use all", "", OK, {"queue": "gold"}, who="alice"),
     Case(
         "a queue that is closed to the project",
         "spec.queue: queue theirs does not take jobs of project alpha",

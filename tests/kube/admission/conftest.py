@@ -38,7 +38,7 @@ def _rule(resource: str, verbs: list[str], names: list[str]) -> dict[str, Any]:
 
 
 def _account(name: str, *rules: dict[str, Any]) -> list[dict[str, Any]]:
-    """Somebody of project alpha."""
+    """A user of project alpha."""
     subject = {"kind": "ServiceAccount", "name": name, "namespace": "alpha"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
     return [

@@ -1,4 +1,4 @@
-"""Which Secrets can be a project's secrets: named and typed so, whoever makes them; no other kind takes such a name."""
+"""Which Secrets can be a project's secrets: named and typed so, by any user; no other kind takes such a name."""
 
 from __future__ import annotations
 

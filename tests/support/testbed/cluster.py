@@ -31,11 +31,11 @@ class Cluster:
 
     def token(self, user: str) -> str:
         """A bearer token of this user. Raises: Unavailable where the cluster's users are not ours."""
-        raise Unavailable(f"no token for {user}: {self.kubeconfig} is somebody else's cluster")
+        raise Unavailable(f"no token for {user}: {self.kubeconfig} is another owner's cluster")
 
     def kubeconfig_for(self, user: str) -> Path:
         """A kubeconfig of this user. Raises: Unavailable where the cluster's users are not ours."""
-        raise Unavailable(f"no kubeconfig for {user}: {self.kubeconfig} is somebody else's cluster")
+        raise Unavailable(f"no kubeconfig for {user}: {self.kubeconfig} is another owner's cluster")
 
     def install_crds(self, *files: Path) -> None:
         """Stoker's kinds, or those of `files`: established when this returns; once per cluster."""

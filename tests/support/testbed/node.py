@@ -102,7 +102,7 @@ class Node:
         self.network.plug(self.index, connected=True)
 
     def power_off(self) -> None:
-        """Every process of the node and its pods ends at once, and it says nothing to anybody."""
+        """Every process of the node and its pods ends at once, and it reports nothing."""
         self.pull_cable()
         for name in (KUBELET, PROXY, GPUS, CONTAINERD):
             if name in self.parts:

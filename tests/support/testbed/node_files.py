@@ -86,7 +86,7 @@ def write_kubelet(folder: Path, authority: Path, address: str, dns: str, cgroup:
         "clusterDomain": CLUSTER_DOMAIN,
         "maxPods": 110,
         "serializeImagePulls": False,
-        # The machine's disk is everybody's: a test bed must not evict pods because it is three quarters full.
+        # The machine's disk is shared: a test bed must not evict pods because it is three quarters full.
         "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "100Mi"},
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
