@@ -56,18 +56,18 @@ async def test_only_the_command_has_it(node, make_pod, secrets, processes, wait_
 
 
 @pytest.mark.parametrize(
-    ("secret", "key", "words"),
+    ("secret", "key", "message"),
     [
         ("none", "value", 'secret "stoker-secret.none" not found'),
         ("hf", "other", "couldn't find key other in Secret default/stoker-secret.hf"),
     ],
 )
-async def test_a_missing_one_is_waited_for_without_a_lease(node, make_pod, secrets, secret, key, words):
+async def test_a_missing_one_is_waited_for_without_a_lease(node, make_pod, secrets, secret, key, message):
     await node.store.create(PODS, with_secret(make_pod("one", ["true"], gpus=2), secret, key))
 
     def waits(pod):
         states = [status.state.waiting for status in pod.status.container_statuses]
-        return any(state and (state.reason, state.message) == (CONFIG_ERROR, words) for state in states)
+        return any(state and (state.reason, state.message) == (CONFIG_ERROR, message) for state in states)
 
     waiting = await node.until("one", waits)
     assert waiting.status.phase == "Pending" and not node.folder(waiting).exists()

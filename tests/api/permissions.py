@@ -1,6 +1,6 @@
 """The permission matrix of the api: its rows from the route table, its columns from the kinds of callers, and one rule.
 
-Owns what each role may do, in words of its own (not the implementation's), how one route is called by one caller, and
+Owns what each role may do, stated on its own (not by the implementation), how one route is called by one caller, and
 the table as text. Called by test_permission_matrix.py.
 """
 

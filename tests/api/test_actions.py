@@ -161,8 +161,8 @@ async def test_queues(world):
     ]
     assert listed.json()["items"][1]["usage"]["pending"] == 1
     used = await world.call("DELETE", "/v1/queues/gold", who="admin")
-    words = "queue 'gold': 1 job that has not ended uses it: it takes no new jobs, and goes with the last of them"
-    assert (used.status_code, used.json()) == (202, {"message": words})
+    message = "queue 'gold': 1 job that has not ended uses it: it takes no new jobs, and goes with the last of them"
+    assert (used.status_code, used.json()) == (202, {"message": message})
     assert (await world.call("GET", "/v1/queues/gold")).json()["metadata"]["deletionTimestamp"]
     late = await world.submit(metadata={"name": "late"}, spec={"queue": "gold", "trainer": {"command": ["x"]}})
     assert (late.status_code, late.json()["detail"]) == (

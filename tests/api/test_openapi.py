@@ -1,4 +1,4 @@
-"""The OpenAPI document says what people need who read it: words for everything, one source for them, errors by code."""
+"""The OpenAPI document says what people need who read it: texts for everything, one source for them, errors by code."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_fields_of_spec_and_status_have_the_texts_of_kubectl_explain():
             if name not in SCHEMAS:
                 continue  # no route has it
             schema = SCHEMAS[name]["properties"][part]
-            for path, words, crds in fields(schema, root["properties"][part], f"{definition.kind}.{part}"):
-                assert crds.startswith(words), f"{path}: {words!r}, and kubectl explain says {crds!r}"
+            for path, text, crds in fields(schema, root["properties"][part], f"{definition.kind}.{part}"):
+                assert crds.startswith(text), f"{path}: {text!r}, and kubectl explain says {crds!r}"
                 met.append(path)
     assert "TrainingJob.spec.trainer.command" in met and "TrainingJob.status.attempts[].workers[].exitCode" in met
     assert len(met) > 200

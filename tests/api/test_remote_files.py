@@ -63,7 +63,7 @@ async def worker(logs: LogWorld, tmp_path: Path) -> AsyncIterator[subprocess.Pop
         "STOKER_WORKERS": "1",
         "STOKER_OUTPUT_DIR": str(output),
         "STOKER_RUN_DIR": str(run),
-        "STOKER_TERMINATION_LOG": str(tmp_path / "words"),
+        "STOKER_TERMINATION_LOG": str(tmp_path / "termination"),
         "STOKER_API_URL": logs.url,
         "STOKER_TOKEN_FILE": str(token),
     }

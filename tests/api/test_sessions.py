@@ -83,7 +83,7 @@ async def test_a_worker_that_does_not_come(new_world):
 
 
 @pytest.mark.parametrize(
-    ("first", "words"),
+    ("first", "message"),
     [
         ("{", "not valid"),
         (b"\x00binary", "text"),
@@ -101,14 +101,14 @@ async def test_a_worker_that_does_not_come(new_world):
     ],
     ids=lambda value: str(value)[:24],
 )
-async def test_a_first_message_that_is_wrong(new_world, first, words):
+async def test_a_first_message_that_is_wrong(new_world, first, message):
     async with served_with(new_world, first_message_s=0.3 if first is None else 10) as world:
         worker = await running(world)
         async with enter(world) as client:
             if first is not None:
                 await client.send(first)
             said = json.loads(await client.recv())
-            assert said["ready"] is False and words in said["message"]
+            assert said["ready"] is False and message in said["message"]
             with pytest.raises(ConnectionClosed) as info:
                 await client.recv()
             assert info.value.rcvd.code == 1008

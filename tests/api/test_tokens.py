@@ -204,8 +204,8 @@ TestTokens.settings = examples(40, stateful_step_count=15)
 def stoker(tmp_path, monkeypatch):
     monkeypatch.setenv("STOKER_HOME", str(tmp_path))
 
-    def call(*words: str):
-        return CliRunner().invoke(cli, ["token", *words])
+    def call(*args: str):
+        return CliRunner().invoke(cli, ["token", *args])
 
     return call
 

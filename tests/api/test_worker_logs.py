@@ -299,7 +299,7 @@ async def test_sixty_megabytes_of_a_real_supervisor_through_two_restarts_of_the_
                 await logs.source.wait_growth(pod.uid, logs.shipped.size(pod.uid) or 0, 5)
         async with log_world(tmp_path, store, port=port) as logs:
             assert await asyncio.to_thread(worker.wait, 60) == 0
-            record = json.loads((tmp_path / "last-words").read_text())
+            record = json.loads((tmp_path / "termination").read_text())
             await logs.end(pod, record["logBytes"])
             await logs.status(job, phase="Succeeded", finishedAt="2026-01-01T00:00:00Z")
             whole = (await logs.log(job, attempt=1)).content
@@ -323,7 +323,7 @@ async def test_a_real_supervisor_stops_when_a_later_attempt_begins(tmp_path: Pat
         finally:
             worker.kill()
         whole = (await logs.source.read(pod.uid, 0, 999)).data
-    record = json.loads((tmp_path / "last-words").read_text())
+    record = json.loads((tmp_path / "termination").read_text())
     assert record["stopRequested"] and record["exitCode"] == 75
     assert whole == b"[stoker] asked to stop by the api: attempt 2 of job one has begun; this is attempt 1\n"
 
@@ -339,7 +339,7 @@ def _start(folder: Path, pod_uid: str, job_uid: str, url: str, script: str = PRI
         "STOKER_RUN_DIR": str(folder / "run"),
         "STOKER_OUTPUT_DIR": str(folder / "output"),
         "STOKER_CHECKPOINT_DIR": str(folder / "checkpoints"),
-        "STOKER_TERMINATION_LOG": str(folder / "last-words"),
+        "STOKER_TERMINATION_LOG": str(folder / "termination"),
     }
     program = str(Path(stoker_worker.__file__).with_name("__main__.py"))
     argv = [sys.executable, "-I", "-S", program, "--pod", "--", sys.executable, "-c", script]

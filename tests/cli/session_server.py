@@ -69,12 +69,12 @@ def serving() -> Iterator[Server]:
     assert not found.failures
 
 
-def command(server: Server, *words: str) -> list[str]:
-    return [*STOKER, "--server", server.url, "--token", "stk_t", *words]
+def command(server: Server, *args: str) -> list[str]:
+    return [*STOKER, "--server", server.url, "--token", "stk_t", *args]
 
 
-def stoker(server: Server, *words: str, **how: Any) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command(server, *words), capture_output=True, timeout=60, **how)
+def stoker(server: Server, *args: str, **how: Any) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command(server, *args), capture_output=True, timeout=60, **how)
 
 
 def exits(socket: ServerConnection, code: int = 0, message: str = "") -> None:

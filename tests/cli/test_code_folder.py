@@ -1,4 +1,4 @@
-"""What of a folder is shipped, under which digest, and what is refused with which words."""
+"""What of a folder is shipped, under which digest, and what is refused with which message."""
 
 from __future__ import annotations
 

@@ -220,8 +220,8 @@ def test_ls_forms(stoker: Any, script: Any, make_job: Any) -> None:
     assert len(yaml.safe_load(stoker("ls", "-o", "yaml").stdout)) == 50
     script.on("GET", JOBS, script.json({"items": [], "nextCursor": None}))
     asked = ("--user", "bob", "--gpu-type", "h100", "--since", "7d", "-l", "team=nlp,!old", "--text", "lr 3", "-a")
-    for words in (("ls",), ("get", "jobs")):
-        assert stoker(*words, *asked, "--sort", "-duration").exit_code == 0
+    for args in (("ls",), ("get", "jobs")):
+        assert stoker(*args, *asked, "--sort", "-duration").exit_code == 0
         conditions = {"user": "bob", "gpuType": "h100", "since": "7d", "label": "team=nlp,!old", "text": "lr 3"}
         assert script.requests[-1].query == {"limit": "500", "sort": "-duration", **conditions}
     script.on("GET", "/v1/whoami", script.json({"name": "me"}))

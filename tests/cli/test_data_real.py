@@ -76,8 +76,8 @@ def test_a_url_is_fetched_before_the_job_starts_and_once_for_all_that_name_its_d
     machine: Machine, site: Site
 ) -> None:
     url = site.put("/train.txt", b"from the net")
-    words = ("--data", f"my-set={url}", "--", sys.executable, "read.py")
-    assert machine("run", "--name", "url", *words).stdout == "from the net\n"
+    args = ("--data", f"my-set={url}", "--", sys.executable, "read.py")
+    assert machine("run", "--name", "url", *args).stdout == "from the net\n"
     assert f"my-set ({url})" in machine("get", "url").stdout
     digest = f"spec.data=[{{name: my-set, url: '{url}', digest: '{sha256(b'from the net')}'}}]"
     asked = site.asked.count("/train.txt")
@@ -89,8 +89,8 @@ def test_a_url_is_fetched_before_the_job_starts_and_once_for_all_that_name_its_d
 
 def test_what_can_not_be_fetched_is_a_category_of_its_own_and_names_no_secret(machine: Machine, site: Site) -> None:
     site.put("/denied.txt", b"", status=403)
-    words = ("--data", f"d={site.url}/denied.txt?Signature=top", "--", sys.executable, "read.py")
-    machine("submit", "--name", "denied", *words)
+    args = ("--data", f"d={site.url}/denied.txt?Signature=top", "--", sys.executable, "read.py")
+    machine("submit", "--name", "denied", *args)
     until(lambda: machine.job("denied")["status"].get("attempts"), "its first attempt's end", timeout_s=60)
     end = machine.job("denied")["status"]["attempts"][0]
     assert end["category"] == "DataUnavailable"

@@ -33,10 +33,10 @@ def test_every_command_has_an_example() -> None:
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_an_example_parses(line: str) -> None:
-    words = shlex.split(line, comments=True)[1:]
-    words = words[: words.index(">")] if ">" in words else words
+    args = shlex.split(line, comments=True)[1:]
+    args = args[: args.index(">")] if ">" in args else args
     command: click.Command = cli
-    context = cli.make_context("stoker", words)
+    context = cli.make_context("stoker", args)
     while isinstance(command, click.Group):
         name, below, rest = command.resolve_command(context, [*context._protected_args, *context.args])
         assert below is not None

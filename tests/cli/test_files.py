@@ -92,7 +92,7 @@ def test_the_beginning_of_a_jobs_name_is_enough(output: Path, tmp_path: Path) ->
 def test_what_can_not_be_copied_is_reported(output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before = set(tmp_path.rglob("*"))
-    for source, words, exit_code in (
+    for source, message, exit_code in (
         ("model.pt", "write JOB:PATH", 2),
         ("./x:y", "write JOB:PATH", 2),
         ("one:no.pt", "no file 'no.pt'", 1),
@@ -101,7 +101,7 @@ def test_what_can_not_be_copied_is_reported(output: Path, tmp_path: Path, monkey
         ("one:../x", "without `.` and `..`", 2),
     ):
         result = stoker("cp", source, ".")
-        assert result.exit_code == exit_code and words in result.stderr, (source, result.stderr)
+        assert result.exit_code == exit_code and message in result.stderr, (source, result.stderr)
     assert set(tmp_path.rglob("*")) == before
 
 

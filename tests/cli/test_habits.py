@@ -1,4 +1,4 @@
-"""Habits from other tools: their words, `--json`, `-o wide`, `-w`, `--all` with a preview, Tab."""
+"""Habits from other tools: their names, `--json`, `-o wide`, `-w`, `--all` with a preview, Tab."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_another_tool_s_word_leads_to_our_command(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("args", "says"),
     [
         (["queue", "list"], "no command 'queue list'; here it is: stoker queue ls"),
         (["queue", "st"], "no command 'queue st'; did you mean 'queue set'?"),
@@ -41,8 +41,8 @@ def test_another_tool_s_word_leads_to_our_command(word: str) -> None:
         (["xyzzy"], "no command 'xyzzy'\n"),
     ],
 )
-def test_words_of_groups_and_letters_that_are_near(words: list[str], says: str) -> None:
-    done = CliRunner().invoke(cli, words)
+def test_words_of_groups_and_letters_that_are_near(args: list[str], says: str) -> None:
+    done = CliRunner().invoke(cli, args)
     assert done.exit_code == 2 and says in done.stderr
 
 
@@ -55,15 +55,15 @@ def test_every_line_named_is_one_that_click_takes() -> None:
         *(text.split(" s")[0] for text in ALSO.values()),
     ]
     for line in lines:
-        words = shlex.split(re.sub(r",.*", "", line))
-        if not words[0].startswith("--"):
+        args = shlex.split(re.sub(r",.*", "", line))
+        if not args[0].startswith("--"):
             command: Any = cli
             context = cli.make_context("stoker", ["ls"], resilient_parsing=True)
-            while words and isinstance(command, click.Group):
-                command = command.get_command(context, words.pop(0))
+            while args and isinstance(command, click.Group):
+                command = command.get_command(context, args.pop(0))
                 assert command is not None, line
             filled = [
-                {"JOB": "a", "FILE": "f", "PORT": "80", "NAME": "n", "PROJECT": "p"}.get(word, word) for word in words
+                {"JOB": "a", "FILE": "f", "PORT": "80", "NAME": "n", "PROJECT": "p"}.get(word, word) for word in args
             ]
             command.make_context("x", filled, parent=context)  # click keeps the first context's names of --help
     assert not set(HABITS) & set(_COMMANDS)
@@ -76,7 +76,7 @@ STOKER = [sys.executable, "-m", "stoker.cli.main"]
 @pytest.fixture
 def stoker(script: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("STOKER_SERVER", script.url)
-    return lambda *words, **more: CliRunner().invoke(cli, list(words), **more)
+    return lambda *args, **more: CliRunner().invoke(cli, list(args), **more)
 
 
 def test_json_is_o_json_everywhere(stoker: Any, script: Any, make_job: Any) -> None:
@@ -86,8 +86,8 @@ def test_json_is_o_json_everywhere(stoker: Any, script: Any, make_job: Any) -> N
     assert json.loads(stoker("ls", "--json").stdout)[0]["metadata"]["name"] == "a"
     assert json.loads(stoker("get", "a", "--json", "-o", "json").stdout)["metadata"]["name"] == "a"
     assert json.loads(stoker("cancel", "a", "--json").stdout)[0]["status"]["phase"] == "Cancelled"
-    for words in (("ls", "--json", "-o", "yaml"), ("ls", "-o", "yaml", "--json")):
-        assert "--json and -o yaml: choose one" in stoker(*words).stderr
+    for args in (("ls", "--json", "-o", "yaml"), ("ls", "-o", "yaml", "--json")):
+        assert "--json and -o yaml: choose one" in stoker(*args).stderr
 
 
 def test_the_beginning_of_a_name_is_enough_where_it_is_one_job_s(stoker: Any, script: Any, make_job: Any) -> None:
@@ -100,8 +100,8 @@ def test_the_beginning_of_a_name_is_enough_where_it_is_one_job_s(stoker: Any, sc
     script.on("GET", f"{at}/events", script.json({"items": []}))
     script.on("GET", f"{at}/explain", script.json({"phase": "Running", "summary": "trains", "blockers": []}))
     script.on("GET", f"{at}/logs", script.text(b"hello\n"))
-    for words in (("get", "dig"), ("why", "dig"), ("events", "dig"), ("cancel", "dig"), ("delete", "dig")):
-        done = stoker(*words)
+    for args in (("get", "dig"), ("why", "dig"), ("events", "dig"), ("cancel", "dig"), ("delete", "dig")):
+        done = stoker(*args)
         assert (done.exit_code, done.stderr) == (0, "dig: digits-x7k2p\n"), done.output
         assert script.requests[-1].path.startswith(at)
     assert all(request.query["text"] == "dig" for request in script.requests if request.path == PATH)
@@ -157,13 +157,13 @@ def test_all_shows_what_is_meant_and_asks(
     nothing = stoker("retry", "--all")
     assert (nothing.exit_code, nothing.stderr) == (0, "no such jobs in project default\n")
     assert set(script.requests[-1].query["phase"].split(",")) == {"Failed", "Cancelled"}
-    for words, says in (
+    for args, says in (
         (("cancel",), "which jobs? stoker cancel JOB, or --all"),
         (("cancel", "--text", "x"), "stoker cancel --all --text"),
         (("cancel", "a", "--all"), "give jobs by name, or --all, not both"),
         (("cancel", "a", "--mine"), "give jobs by name, or --mine, not both"),
     ):
-        assert says in stoker(*words).stderr
+        assert says in stoker(*args).stderr
 
 
 @pytest.mark.parametrize(("typed", "cancels"), [(b"y\n", True), (b"n\n", False)])

@@ -29,9 +29,9 @@ class InstallingMachine(Machine):
         (work / "train.py").write_text("import sys, tinypkg; print(tinypkg.WORD, sys.prefix)\n")
         super().__init__(folder / "home", work)
 
-    def run(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(self, name: str, *args: str) -> subprocess.CompletedProcess[str]:
         env = ("-e", "PIP_NO_INDEX=1", "-e", f"PIP_FIND_LINKS={self.wheels}")
-        return self("run", "--install", "--name", name, *env, "--", *words, check=False)
+        return self("run", "--install", "--name", name, *env, "--", *args, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,8 @@ def test_what_can_t_be_installed_fails_the_job_with_the_reason_and_a_stop_ends_t
     (machine.work / "requirements.txt").write_text("tinypkg==9.8\n")
     with socket.create_server(("127.0.0.1", 0)) as silent:  # an index that takes the question and never answers
         index = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        words = ("submit", "--install", "--name", "stuck", "-e", "PIP_DEFAULT_TIMEOUT=100")
-        machine(*words, "-e", f"PIP_INDEX_URL={index}", "--", "python", "train.py")
+        args = ("submit", "--install", "--name", "stuck", "-e", "PIP_DEFAULT_TIMEOUT=100")
+        machine(*args, "-e", f"PIP_INDEX_URL={index}", "--", "python", "train.py")
         silent.settimeout(60)
         with silent.accept()[0]:
             machine("cancel", "stuck")

@@ -50,7 +50,7 @@ def _imported(commands: list[list[str]], heavy: set[str]) -> str:
 
 
 def test_help_and_completion_import_nothing_heavy() -> None:
-    words = [
+    args = [
         "",
         "ls",
         "get",
@@ -67,7 +67,7 @@ def test_help_and_completion_import_nothing_heavy() -> None:
         "node cordon n0",
         "token list",
     ]
-    commands = [[*line.split(), "--help"] for line in words]
+    commands = [[*line.split(), "--help"] for line in args]
     assert _imported(commands, {"httpx", "pydantic", "rich", "yaml"}) == "[]\n"
 
 
@@ -109,7 +109,7 @@ ALL_IMPORTED = """
 import sys
 before = set(sys.modules)
 from stoker.cli.main import main
-sys.argv = ["stoker", *{words}]
+sys.argv = ["stoker", *{args}]
 try:
     main()
 except SystemExit as end:
@@ -119,12 +119,12 @@ print("\\n" + " ".join(set(sys.modules) - before))
 
 
 @pytest.mark.parametrize(
-    ("words", "may"), [("--help", HELP_MAY_IMPORT), ("get jobs", LIST_MAY_IMPORT)], ids=["--help", "get jobs"]
+    ("args", "may"), [("--help", HELP_MAY_IMPORT), ("get jobs", LIST_MAY_IMPORT)], ids=["--help", "get jobs"]
 )
-def test_what_help_and_a_list_may_import(script: Any, make_job: Any, words: str, may: set[str]) -> None:
+def test_what_help_and_a_list_may_import(script: Any, make_job: Any, args: str, may: set[str]) -> None:
     """Each import is CPU time of each command: tools/bench/cli.py measures it."""
     script.on("GET", JOBS, script.json({"items": [make_job("a", "Running")], "nextCursor": None}))
-    code = ALL_IMPORTED.format(words=words.split())
+    code = ALL_IMPORTED.format(args=args.split())
     env = {**os.environ, "STOKER_SERVER": script.url}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
     imported = set(done.stdout.splitlines()[-1].split())
@@ -145,7 +145,7 @@ def test_what_looks_or_acts_validates_nothing(script: Any, make_job: Any) -> Non
     report = {"since": "", "until": "", "by": [], "rows": [], "totals": []}
     script.on("GET", "/v1/usage", script.json(report))
     script.on("GET", f"{JOBS}/a/metrics", script.json({"curves": []}))
-    words = (
+    args = (
         "ls",
         "ls --phase queued",
         "get a",
@@ -158,7 +158,7 @@ def test_what_looks_or_acts_validates_nothing(script: Any, make_job: Any) -> Non
         "metrics a",
         "cancel a",
     )
-    commands = [["--server", script.url, *line.split()] for line in words]
+    commands = [["--server", script.url, *line.split()] for line in args]
     assert _imported(commands, {"pydantic", "yaml", "stoker.spec.job", "stoker.client.client"}) == "[]\n"
 
 

@@ -74,8 +74,8 @@ def test_it_is_found_only_where_it_is_meant_to_be(machine: Machine) -> None:
         sys.executable,
         str(machine.work / "train.py"),
     )
-    words = "secret 'wandb-api-key' of project 'default' does not exist: `stoker secret set wandb-api-key -p default`"
-    until(lambda: words in machine("why", "waits").stdout, "it says what it waits for", timeout_s=60)
+    message = "secret 'wandb-api-key' of project 'default' does not exist: `stoker secret set wandb-api-key -p default`"
+    until(lambda: message in machine("why", "waits").stdout, "it says what it waits for", timeout_s=60)
     assert machine.job("waits")["status"]["phase"] in ("Queued", "Starting", "Stopping")
     assert "has: value" in machine("secret", "set", "WANDB_API_KEY", "--file", str(given)).stdout
     given.unlink()
@@ -97,8 +97,8 @@ def test_it_is_found_only_where_it_is_meant_to_be(machine: Machine) -> None:
         with urllib.request.urlopen(request, timeout=20) as answer:
             assert VALUE not in answer.read().decode(), path
     printed = "".join(
-        machine(*words).stdout + machine(*words).stderr
-        for words in (("get", "stays", "-o", "yaml"), ("secret", "list"), ("events", "fails"), ("ls", "-o", "wide"))
+        machine(*args).stdout + machine(*args).stderr
+        for args in (("get", "stays", "-o", "yaml"), ("secret", "list"), ("events", "fails"), ("ls", "-o", "wide"))
     )
     assert VALUE not in printed + failed.stderr and "wandb-api-key" in printed
 
@@ -157,12 +157,12 @@ def test_the_sdk_sets_it_and_completion_knows_it(machine: Machine) -> None:
 
 
 def test_a_secret_from_a_pipe_and_what_is_refused(machine: Machine) -> None:
-    words = [sys.executable, "-m", "stoker.cli.main", "secret", "set", "hf/read"]
+    args = [sys.executable, "-m", "stoker.cli.main", "secret", "set", "hf/read"]
     for given, code in ((b"piped value\n", 0), (b"", 2), (b"\xff\xfe", 2)):
-        done = subprocess.run(words, env=machine.env, input=given, capture_output=True, timeout=60)
+        done = subprocess.run(args, env=machine.env, input=given, capture_output=True, timeout=60)
         assert done.returncode == code, done.stderr
     assert machine("secret", "list", "-o", "json").stdout.count('"read"') == 1
     for name in ("hf/", "Not A Name", "hf/.."):
-        done = subprocess.run([*words[:-1], name], env=machine.env, input=b"v", capture_output=True, timeout=60)
+        done = subprocess.run([*args[:-1], name], env=machine.env, input=b"v", capture_output=True, timeout=60)
         assert done.returncode in (1, 2), name
     assert machine("secret", "delete", "hf/read").stdout == "hf/read deleted\n"

@@ -101,8 +101,8 @@ def test_a_reader_that_waits_holds_the_worker_up(server: Server) -> None:
         exits(socket)
 
     server.worker = worker
-    words = command(server, "exec", "a", "--", "x")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+    args = command(server, "exec", "a", "--", "x")
+    with subprocess.Popen(args, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
         assert process.stdout is not None and process.stdout.read(1) == b"\x00"
         assert stalled.wait(30) and sent[0] < 24 << 20, "the kernel's buffers and 16 messages"
         rest = process.stdout.read()
@@ -148,8 +148,8 @@ def test_a_wait_is_reported(server: Server) -> None:
         exits(socket)
 
     server.worker = worker
-    words = command(server, "exec", "a")
-    with subprocess.Popen(words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
+    args = command(server, "exec", "a")
+    with subprocess.Popen(args, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "stoker: waiting for worker 0 of a to come …\n"
         go_on.set()
@@ -158,19 +158,19 @@ def test_a_wait_is_reported(server: Server) -> None:
 
 @pytest.mark.parametrize("kind", ["exec", "port-forward"])
 def test_refusals_are_the_servers_message(server: Server, kind: str) -> None:
-    words = [kind, "a"] if kind == "exec" else [kind, "a", ":80"]
+    args = [kind, "a"] if kind == "exec" else [kind, "a", ":80"]
     server.refuse(409, "NotRunning", "Worker 0 of job 'a' is Pending.")
-    done = stoker(server, *words)
+    done = stoker(server, *args)
     assert (done.returncode, done.stderr) == (1, b"stoker: Worker 0 of job 'a' is Pending.\n")
     server.refuse(307, "x", "x", Location="http://127.0.0.1:1/elsewhere")
-    done = stoker(server, *words)
+    done = stoker(server, *args)
     assert done.returncode == 1 and b"redirects to http://127.0.0.1:1/elsewhere" in done.stderr
     server.refusal = None
     server.worker = lambda socket, _: socket.send('{"ready":false,"message":"no such program"}')
-    done = stoker(server, *words)
+    done = stoker(server, *args)
     assert (done.returncode, done.stderr) == (1, b"stoker: no such program\n")
     server.worker = lambda socket, _: socket.close(1011, "the worker's side of the session broke off")
-    done = stoker(server, *words)
+    done = stoker(server, *args)
     assert done.returncode == 1 and b"broke off" in done.stderr
 
 
@@ -242,7 +242,7 @@ class Typist:
 
 
 @contextlib.contextmanager
-def typist(server: Server, *words: str) -> Iterator[Typist]:
+def typist(server: Server, *args: str) -> Iterator[Typist]:
     master, slave = pty.openpty()
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 111, 0, 0))
 
@@ -251,7 +251,7 @@ def typist(server: Server, *words: str) -> Iterator[Typist]:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     process = subprocess.Popen(
-        command(server, *words), stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal,
+        command(server, *args), stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal,
         env={**os.environ, "TERM": "vt220"},
     )  # fmt: skip
     try:

@@ -59,8 +59,8 @@ class Entered:
             self.port = int(following.stdout.readline().split()[1])
             following.kill()
 
-    def __call__(self, *words: str, check: bool = True, **how: Any) -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run([*STOKER, *words], env=self.env, capture_output=True, timeout=60, **how)
+    def __call__(self, *args: str, check: bool = True, **how: Any) -> subprocess.CompletedProcess[bytes]:
+        done = subprocess.run([*STOKER, *args], env=self.env, capture_output=True, timeout=60, **how)
         assert not check or done.returncode == 0, done.stderr
         return done
 
@@ -113,8 +113,8 @@ def test_a_shell_with_a_terminal(entered: Entered) -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     env = {**entered.env, "TERM": "vt220"}
-    words = [*STOKER, "exec", "serve", "--", "env", "PS1=ready> ", "sh", "-i"]
-    calling = subprocess.Popen(words, stdin=slave, stdout=slave, stderr=slave, env=env, preexec_fn=own_terminal)
+    args = [*STOKER, "exec", "serve", "--", "env", "PS1=ready> ", "sh", "-i"]
+    calling = subprocess.Popen(args, stdin=slave, stdout=slave, stderr=slave, env=env, preexec_fn=own_terminal)
     seen = b""
 
     def reads(wanted: bytes) -> None:

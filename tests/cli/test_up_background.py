@@ -36,8 +36,8 @@ def shell_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
 def up(tmp_path: Path, shell_env: dict[str, str]) -> Iterator[tuple[Path, str]]:
     """The data folder of a server in the background, and what starting it printed."""
     data = tmp_path / "the data"
-    words = ["up", "--background", "--data", str(data), "--port", "0", "--no-exporter"]
-    done = subprocess.run([*STOKER, *words], env=shell_env, capture_output=True, text=True, timeout=120)
+    args = ["up", "--background", "--data", str(data), "--port", "0", "--no-exporter"]
+    done = subprocess.run([*STOKER, *args], env=shell_env, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     pid = json.loads((data / "endpoint.json").read_text())["pid"]
     try:
@@ -86,11 +86,11 @@ def test_it_returns_when_it_is_ready_and_its_lines_can_be_typed(
 
 
 def test_what_keeps_it_from_starting_is_printed(tmp_path: Path, shell_env: dict[str, str]) -> None:
-    words = [*STOKER, "up", "--background", "--port", "0", "--data"]
-    bad = [*words, str(tmp_path / "data"), "--memory", "lots"]
+    args = [*STOKER, "up", "--background", "--port", "0", "--data"]
+    bad = [*args, str(tmp_path / "data"), "--memory", "lots"]
     done = subprocess.run(bad, env=shell_env, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0 and "lots" in done.stderr
     (tmp_path / "file").write_text("")
     below = str(tmp_path / "file" / "data")
-    done = subprocess.run([*words, below], env=shell_env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*args, below], env=shell_env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "can't write" in done.stderr and "Traceback" not in done.stderr

@@ -17,21 +17,21 @@ from stoker.spec import usage
 from stoker.spec.usage import MAX_RECEIPTS, GpuReceipt
 from stoker.spec.worker import MAX_UNIX_S
 
-WORDS = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=63)
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=63)
 SECONDS = st.floats(0, 1e9)
 MOMENT = st.floats(0, MAX_UNIX_S)
 BYTES = st.integers(0, 1 << 40)
 MADE: dict[str, st.SearchStrategy[Any]] = {
-    "ledger": WORDS,
-    "node": WORDS,
-    "uuid": WORDS,
-    "job_uid": WORDS,
+    "ledger": NAMES,
+    "node": NAMES,
+    "uuid": NAMES,
+    "job_uid": NAMES,
     "attempt": st.integers(0, 1000),
     "worker": st.integers(0, 1000),
-    "project": WORDS,
-    "job_name": WORDS,
-    "pod_uid": WORDS,
-    "model": WORDS,
+    "project": NAMES,
+    "job_name": NAMES,
+    "pod_uid": NAMES,
+    "model": NAMES,
     "seq": st.integers(0, 1 << 40),
     "begin_at": MOMENT,
     "at": MOMENT,

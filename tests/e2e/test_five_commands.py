@@ -60,8 +60,8 @@ def origin(tmp_path: Path) -> Path:
         (folder / name).write_text(text)
     subprocess.run(["uv", "lock", "-q"], cwd=folder, env=_env(tmp_path), check=True)
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
-        subprocess.run([*git, *words], cwd=folder, check=True)
+    for args in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *args], cwd=folder, check=True)
     return folder
 
 

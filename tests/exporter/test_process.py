@@ -166,9 +166,9 @@ def test_without_allocation_there_are_no_accounts(scenario, gpu):
         assert not {name for name in names if "account" in name or "alloc" in name}
 
 
-def run(*words, **environment):
+def run(*args, **environment):
     return subprocess.run(
-        [sys.executable, "-m", "stoker.exporter", *words],
+        [sys.executable, "-m", "stoker.exporter", *args],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -178,7 +178,7 @@ def run(*words, **environment):
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "says"),
+    ("args", "environment", "says"),
     [
         (["--allocation", "workers"], {}, "--allocation workers needs --workers"),
         (["--interval", "1 fortnight"], {}, "write 1s, 500ms or 2m"),
@@ -195,8 +195,8 @@ def run(*words, **environment):
         (["--port", "0", "--state", "/proc/nothing"], {}, "--state"),
     ],
 )
-def test_options_that_can_not_be_used(words, environment, says):
-    done = run(*words, **environment)
+def test_options_that_can_not_be_used(args, environment, says):
+    done = run(*args, **environment)
     assert done.returncode in (1, 2) and says in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -214,8 +214,8 @@ def test_help_names_every_option():
 
 
 def test_the_parent_imports_neither_nvml_nor_what_it_does_not_need():
-    words = "import sys, stoker.exporter.main; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=60, check=True)
+    args = "import sys, stoker.exporter.main; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", args], capture_output=True, text=True, timeout=60, check=True)
     modules = set(loaded.stdout.split())
     unwanted = {"pynvml", "pydantic", "httpx", "grpc", "click", "asyncio"}
     assert not unwanted & modules

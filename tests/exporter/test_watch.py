@@ -38,9 +38,9 @@ def watch():
     """Starts watches; all are stopped with the test."""
     started = []
 
-    def start(words, **options):
+    def start(args, **options):
         listener = Listener()
-        one = ReaderWatch(words, listener, first_wait_s=0.05, max_wait_s=0.2, **options)
+        one = ReaderWatch(args, listener, first_wait_s=0.05, max_wait_s=0.2, **options)
         started.append(one)
         one.start()
         return one, listener

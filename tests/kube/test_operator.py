@@ -159,8 +159,8 @@ async def test_an_ended_job_is_deleted_when_its_time_is_over(world: World) -> No
 
 async def test_a_rejecting_kubelet_is_named_and_its_node_avoided(world: World) -> None:
     bad = await world.node("n1", gpus=1)
-    words = ("UnexpectedAdmissionError", "Allocate failed due to device plugin, which is unexpected")
-    world.kubelet.script = lambda pod: Play(rejected=words) if pod.spec.node_name == bad else Play(code=0)
+    message = ("UnexpectedAdmissionError", "Allocate failed due to device plugin, which is unexpected")
+    world.kubelet.script = lambda pod: Play(rejected=message) if pod.spec.node_name == bad else Play(code=0)
     await world.submit("a", gpusPerWorker=1)
     await world.until(lambda: world.job("a").status.attempts, "the rejection")
     good = await world.node("n2", gpus=1)
@@ -200,11 +200,11 @@ async def test_a_volume_that_a_kubelet_can_not_mount_is_the_reason_with_its_mess
 ) -> None:
     monkeypatch.setattr(jobs, "MOUNTED_S", 0.2)
     await world.node("n")
-    words = 'MountVolume.SetUp failed for volume "data-0" : hostPath type check failed: /sets is not a directory'
-    world.kubelet.script = lambda _pod: Play(mount=words)
+    message = 'MountVolume.SetUp failed for volume "data-0" : hostPath type check failed: /sets is not a directory'
+    world.kubelet.script = lambda _pod: Play(mount=message)
     await world.submit("a")
     await world.until(lambda: world.job("a").status.reason is Code.VOLUME_UNAVAILABLE, "the reason")
-    assert words in world.job("a").status.message
+    assert message in world.job("a").status.message
 
 
 async def test_a_gpu_taken_by_another_pod_is_named_and_the_gang_starts_elsewhere(world: World) -> None:
@@ -227,7 +227,7 @@ async def test_what_the_clusters_scheduler_refuses_is_reported_and_the_gang_star
     await world.until(lambda: world.job("a").status.attempts, "withdrawn")
     job = world.job("a")
     assert job.status.attempts[0].category is Category.START_TIMEOUT
-    assert "Too many pods" in job.status.attempts[0].message, "the scheduler's own words"
+    assert "Too many pods" in job.status.attempts[0].message, "the scheduler's own message"
     assert [blame.node for blame in job.status.blamed] == [full]
     elsewhere = await world.node("n2", gpus=1)
     job = await world.phase("a", Phase.SUCCEEDED)

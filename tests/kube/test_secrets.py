@@ -32,8 +32,8 @@ async def test_a_job_waits_for_its_secret_which_stands_in_no_object_but_its_own(
     await world.until(lambda: world.job("waits").status.reason is Code.SECRET_MISSING, "the reason")
     await world.until(lambda: world.job("waits").status.attempts, "it is withdrawn", timeout_s=40)
     job = world.job("waits")
-    words = f"secret 'hf' of project '{world.project}' does not exist: `stoker secret set hf -p {world.project}`"
-    assert job.status.attempts[0].category is Category.SECRET_MISSING and words in job.status.attempts[0].message
+    message = f"secret 'hf' of project '{world.project}' does not exist: `stoker secret set hf -p {world.project}`"
+    assert job.status.attempts[0].category is Category.SECRET_MISSING and message in job.status.attempts[0].message
     assert not job.status.blamed
 
     await _may_write_secrets(world)

@@ -158,7 +158,7 @@ GONE = container("ContainerStatusUnknown", 137, started=False)
 HOOK = "error running prestart hook: nvidia-container-cli: no driver"
 NO_SPACE = {"state": {"terminated": {"exitCode": 1, "reason": "Error", "message": "no space"}}}
 KUBELETS = [
-    # (case, the status of the pod, category, words)
+    # (case, the status of the pod, category, message)
     ("the kubelet has no device", {"reason": "UnexpectedAdmissionError", "message": "Allocate failed"},
      Category.REJECTED, "UnexpectedAdmissionError: Allocate failed"),
     ("the kubelet has no room", {"reason": "OutOfnvidia.com/gpu", "message": "Node didn't have enough resource"},
@@ -202,11 +202,11 @@ KUBELETS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("status", "category", "words"), [c[1:] for c in KUBELETS], ids=[c[0] for c in KUBELETS])
-def test_what_a_kubelet_says(status: dict[str, Any], category: Category | None, words: str) -> None:
+@pytest.mark.parametrize(("status", "category", "message"), [c[1:] for c in KUBELETS], ids=[c[0] for c in KUBELETS])
+def test_what_a_kubelet_says(status: dict[str, Any], category: Category | None, message: str) -> None:
     new = status_of(go(job(), pod(**({"phase": FAILED} | status))))
     assert new.attempts[-1].category is category
-    assert words in new.message
+    assert message in new.message
     back = category in (Category.REJECTED, Category.INTERRUPTED, Category.KILLED, Category.NODE_LOST)
     assert (new.phase is Phase.QUEUED) == back
     blamed = [(blame.node, blame.until) for blame in new.blamed]
@@ -215,7 +215,7 @@ def test_what_a_kubelet_says(status: dict[str, Any], category: Category | None, 
 
 
 @pytest.mark.parametrize(
-    ("said", "category", "words"),
+    ("said", "category", "message"),
     [
         (
             {"signal": 9, "memory_peak_bytes": 2**30},
@@ -231,9 +231,9 @@ def test_what_a_kubelet_says(status: dict[str, Any], category: Category | None, 
         ({"stop_requested": True, "memory_peak_bytes": 2**30}, Category.INTERRUPTED, "stopped from outside"),
     ],
 )
-def test_a_supervisor_says_that_memory_ran_out(said: dict[str, Any], category: Category, words: str) -> None:
+def test_a_supervisor_says_that_memory_ran_out(said: dict[str, Any], category: Category, message: str) -> None:
     new = status_of(go(job(), failed(0, 1, memory_killed=True, **said)))
-    assert new.attempts[-1].category is category and new.message.startswith(words)
+    assert new.attempts[-1].category is category and new.message.startswith(message)
 
 
 def test_what_was_killed_for_its_memory_names_its_last_line_behind_the_command() -> None:

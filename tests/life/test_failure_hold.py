@@ -47,15 +47,15 @@ def test_a_hold_is_reported_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hold", "workers", "words"),
+    ("hold", "workers", "message"),
     [
         (HELD.model_copy(update={"exit_code": 137, "message": ""}), 1, "failed (signal 9) and is held until"),
         (HELD.model_copy(update={"worker": 1}), 2, "worker 1 failed (exit 1) and is held until"),
     ],
 )
-def test_its_message(hold: Held, workers: int, words: str) -> None:
+def test_its_message(hold: Held, workers: int, message: str) -> None:
     status = go(job(hold=hold, workers=workers), *(running(w) for w in range(workers))).status
-    assert status is not None and status.message.startswith(words)
+    assert status is not None and status.message.startswith(message)
 
 
 ENDS = [

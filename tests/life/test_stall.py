@@ -21,8 +21,8 @@ from . import gang
 from .gang import NOW, after, ended, go, running
 
 T = NOW.timestamp()
-WORDS = "step 7 since 600 s (stall.after: 600 s)"
-STALLED = Stalled(attempt=1, since=T - 600, until=T + 15, step=7, message=WORDS)
+WHY = "step 7 since 600 s (stall.after: 600 s)"
+STALLED = Stalled(attempt=1, since=T - 600, until=T + 15, step=7, message=WHY)
 
 
 def job(
@@ -42,7 +42,7 @@ def test_a_stall_is_reported_once_while_it_lasts() -> None:
     assert first.status is not None and first.note is not None
     assert (first.status.phase, first.status.reason) == (Phase.RUNNING, Code.STALLED)
     assert (first.note.reason, first.note.warning) == ("Stalled", True)
-    assert WORDS in first.note.message and "`stoker logs j --attempt 1 --worker N`" in first.note.message
+    assert WHY in first.note.message and "`stoker logs j --attempt 1 --worker N`" in first.note.message
     again = go(after(job(), first.status), running(0), running(1))
     assert again == Step(), "no more writes, and no pod is touched: the supervisors end their ranks"
 
@@ -53,34 +53,34 @@ def test_the_stall_of_an_attempt_before_says_nothing() -> None:
 
 
 GANG = [
-    # name, records, category, words
+    # name, records, category, message
     ("the cause is the stall, not what its end did to others",
-     [record(134, T - 20, signal=6, stalled=True, message=WORDS), record(1, T - 4, message="connection reset")],
-     Category.STALLED, f"worker 0: no progress for too long (signal 6): {WORDS}"),
+     [record(134, T - 20, signal=6, stalled=True, message=WHY), record(1, T - 4, message="connection reset")],
+     Category.STALLED, f"worker 0: no progress for too long (signal 6): {WHY}"),
     ("nor that others were stopped",
-     [record(78, T - 20, stalled=True, message=WORDS), record(143, T - 1, stop_requested=True)],
-     Category.STALLED, f"worker 0: no progress for too long (exit 78): {WORDS}"),
+     [record(78, T - 20, stalled=True, message=WHY), record(143, T - 1, stop_requested=True)],
+     Category.STALLED, f"worker 0: no progress for too long (exit 78): {WHY}"),
     ("a failure before it is the cause",
      [record(134, T - 20, signal=6, stalled=True), record(1, T - 300, message="KeyError")],
      Category.USER_ERROR, "worker 1: exit 1: KeyError"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("records", "category", "words"), [case[1:] for case in GANG], ids=[case[0] for case in GANG])
-def test_the_cause_of_a_gangs_end(records, category, words) -> None:
+@pytest.mark.parametrize(("records", "category", "text"), [case[1:] for case in GANG], ids=[case[0] for case in GANG])
+def test_the_cause_of_a_gangs_end(records, category, text) -> None:
     done = go(job(stalled=None), *(ended(w, said) for w, said in enumerate(records)))
     assert done.status is not None and done.note is not None
-    assert done.status.attempts[-1].category is category and done.status.message == words
+    assert done.status.attempts[-1].category is category and done.status.message == text
     if category is Category.STALLED:
         assert done.status.phase is Phase.QUEUED and done.status.retries == {Category.STALLED: 1}
         assert done.before is not None and done.before.reason == "Stalled" and done.note.reason == "Requeued"
-        assert WORDS in done.before.message and "`stoker logs j --attempt 1" in done.before.message
+        assert WHY in done.before.message and "`stoker logs j --attempt 1" in done.before.message
     else:
         assert done.before is None
 
 
 def test_what_was_reported_before_is_not_reported_again() -> None:
-    records = [record(78, T - 20, stalled=True, message=WORDS), record(78, T - 10, stalled=True)]
+    records = [record(78, T - 20, stalled=True, message=WHY), record(78, T - 10, stalled=True)]
     done = go(job(reason=Code.STALLED), *(ended(w, said) for w, said in enumerate(records)))
     assert done.status is not None and done.before is None
 
@@ -92,8 +92,8 @@ def _why(subject: TrainingJob) -> Any:
 
 
 def test_why() -> None:
-    assert _why(job()).summary.startswith(f"stalled on n0 and n1: no progress: {WORDS}; its workers save their stacks")
-    over = go(job(1, stalled=None), ended(0, record(78, T - 20, stalled=True, message=WORDS))).status
+    assert _why(job()).summary.startswith(f"stalled on n0 and n1: no progress: {WHY}; its workers save their stacks")
+    over = go(job(1, stalled=None), ended(0, record(78, T - 20, stalled=True, message=WHY))).status
     assert over is not None
     hints = _why(after(job(1), over.model_copy(update={"phase": Phase.FAILED}))).hints
     stacks = "`stoker logs j --attempt 1` shows where its processes stood when that attempt stalled"

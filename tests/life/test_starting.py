@@ -133,20 +133,20 @@ NO_FOLDER = 'MountVolume.SetUp failed for volume "data-0" : hostPath type check 
 
 
 @pytest.mark.parametrize(
-    ("stuck", "failed_mounts", "words"),
+    ("stuck", "failed_mounts", "message"),
     [
         (waiting("CreateContainerConfigError", SUB_PATH), {}, SUB_PATH),
         (waiting("ContainerCreating", sandbox=False), {"pod-1-0": NO_FOLDER}, NO_FOLDER),
     ],
 )
 def test_a_volume_that_is_not_there_is_the_reason_until_the_start_timeout_and_costs_a_retry_of_its_own(
-    stuck: dict[str, Any], failed_mounts: dict[str, str], words: str
+    stuck: dict[str, Any], failed_mounts: dict[str, str], message: str
 ) -> None:
     starting, late = job(Phase.STARTING, since_s=20), NOW + timedelta(seconds=40)
     step = go(starting, pod(**stuck), failed_mounts=failed_mounts)
     status = status_of(step)
     assert (status.phase, status.reason) == (Phase.STARTING, Code.VOLUME_UNAVAILABLE)
-    assert status.message == f"a volume can't be mounted on n0: {words}"
+    assert status.message == f"a volume can't be mounted on n0: {message}"
     assert step.note is not None and step.note.reason == "VolumeUnavailable"
     reported = after(starting, status)
     assert go(reported, pod(**stuck), failed_mounts=failed_mounts) == Step(wake_at=late), "the start time-out"
@@ -154,7 +154,7 @@ def test_a_volume_that_is_not_there_is_the_reason_until_the_start_timeout_and_co
     assert (stopping.status.intent, [blame.node for blame in stopping.status.blamed]) == (Intent.WITHDRAW, ["n0"])
     status = status_of(go(stopping, pod(**never_made(late)), now=late))
     assert (status.phase, status.attempts[-1].category) == (Phase.QUEUED, Category.VOLUME)
-    assert (status.retries, words in status.message) == ({Category.VOLUME: 1}, True)
+    assert (status.retries, message in status.message) == ({Category.VOLUME: 1}, True)
 
 
 def test_what_a_kubelet_says_of_a_pod_that_runs_by_now_is_over() -> None:
@@ -188,7 +188,7 @@ def test_an_image_that_cannot_be_pulled_is_reported_then_withdrawn_and_tried_twi
 
 
 @pytest.mark.parametrize(
-    "words",
+    "message",
     [
         'rpc error: code = NotFound desc = failed to pull and unpack image "r/x:1": r/x:1: not found',
         "failed to resolve reference: pull access denied, repository does not exist or may require authorization",
@@ -196,11 +196,11 @@ def test_an_image_that_cannot_be_pulled_is_reported_then_withdrawn_and_tried_twi
         "failed to fetch anonymous token: unexpected status: 401 Unauthorized",
     ],
 )
-def test_a_registrys_refusal_is_tried_once_more_and_then_frees_the_gpus(words: str) -> None:
+def test_a_registrys_refusal_is_tried_once_more_and_then_frees_the_gpus(message: str) -> None:
     starting = job(Phase.STARTING, since_s=3)
-    status = status_of(go(starting, pod(**waiting("ErrImagePull", words))))
+    status = status_of(go(starting, pod(**waiting("ErrImagePull", message))))
     assert (status.phase, status.reason) == (Phase.STARTING, Code.IMAGE_UNAVAILABLE)
-    again = pod(**waiting("ImagePullBackOff", f'Back-off pulling image "r/x:1": ErrImagePull: {words}'))
+    again = pod(**waiting("ImagePullBackOff", f'Back-off pulling image "r/x:1": ErrImagePull: {message}'))
     starting, late = after(starting, status), NOW + timedelta(seconds=20)
     assert go(starting, again) == Step(wake_at=late)
     assert status_of(go(starting, again, now=late)).intent is Intent.WITHDRAW

@@ -189,11 +189,11 @@ def test_an_archive_is_kept_or_unpacked_and_leads_nowhere_else(site: Site, fetch
         "twice": packed(("a", b""), ("a", b"")),
         "can't be unpacked": b"no archive",
     }
-    for words, body in evil.items():
-        assert words in fetch(site.put(f"/{hashlib.sha256(body).hexdigest()}.tar.gz", body), unpack=True)
-    for words, body in {"outside": zipped(("../x", b"")), "limit": zipped(("bomb", b"0" * 50_000_000))}.items():
+    for message, body in evil.items():
+        assert message in fetch(site.put(f"/{hashlib.sha256(body).hexdigest()}.tar.gz", body), unpack=True)
+    for message, body in {"outside": zipped(("../x", b"")), "limit": zipped(("bomb", b"0" * 50_000_000))}.items():
         said = fetch(site.put("/evil.zip", body), limit_bytes=10_000_000, unpack=True)
-        assert words in said
+        assert message in said
 
 
 def test_the_least_used_go_when_room_is_needed_but_none_that_is_in_use(tmp_path: Path) -> None:

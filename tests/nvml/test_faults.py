@@ -207,8 +207,8 @@ def test_the_child_needs_no_privileges(scenario, tmp_path):
     link.write_bytes(library)
     unprivileged = {"user": 65534, "group": 65534, "extra_groups": []}
     env["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
-    words = [python_for_all(), *command()[1:]]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, env=env, cwd="/", **unprivileged) as child:
+    argv = [python_for_all(), *command()[1:]]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=env, cwd="/", **unprivileged) as child:
         line = child.stdout.readline()
         child.send_signal(signal.SIGKILL)
     assert b'"power_watts":75.0' in line

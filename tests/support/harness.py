@@ -165,10 +165,10 @@ class Server:
         for entry in filter(str.isdigit, os.listdir("/proc")):
             try:
                 with open(f"/proc/{entry}/cmdline", "rb", buffering=0) as file:
-                    words = file.read().split(b"\0")
+                    args = file.read().split(b"\0")
             except OSError:
                 continue
-            if b"stoker.exporter" in words and folder in words:
+            if b"stoker.exporter" in args and folder in args:
                 found.append(int(entry))
         return found
 

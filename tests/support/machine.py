@@ -23,9 +23,9 @@ class Machine:
         while not (line := self.up.stderr.readline()).startswith("stoker: ready"):
             assert line, "stoker up did not start"
 
-    def __call__(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [*STOKER, *words], env=self.env, cwd=self.work, capture_output=True, text=True, timeout=120
+            [*STOKER, *args], env=self.env, cwd=self.work, capture_output=True, text=True, timeout=120
         )
         assert not check or done.returncode == 0, done.stderr
         return done

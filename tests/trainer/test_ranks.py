@@ -201,8 +201,8 @@ def test_a_stop_asked_of_one_rank_stops_both_at_one_step(run, make_config, small
     processes[1].send_signal(signal.SIGTERM)
     codes, outputs = run.finish(processes)
     assert codes == [75, 75]
-    words = [o.splitlines()[-1].split(";")[0] for o in outputs]
-    assert words[0] == words[1] and words[0].startswith("stopped on request after step")
+    ends = [o.splitlines()[-1].split(";")[0] for o in outputs]
+    assert ends[0] == ends[1] and ends[0].startswith("stopped on request after step")
     step = run.progress()["checkpoint"]["step"]
     assert f"the newest checkpoint is of step {step}" in outputs[0]
 

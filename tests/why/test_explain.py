@@ -171,7 +171,7 @@ def test_position_counts_the_queues_jobs_ahead(sched: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "on", "words"),
+    ("phase", "on", "message"),
     [
         (Phase.STARTING, ["a"], "placed on a; its workers are starting"),
         (Phase.RUNNING, ["a"], "running on a"),
@@ -182,9 +182,9 @@ def test_position_counts_the_queues_jobs_ahead(sched: SimpleNamespace) -> None:
         (Phase.SUSPENDED, [], "suspended"),
     ],
 )
-def test_other_phases_have_a_sentence(phase: Phase, on: list[str], words: str, sched: SimpleNamespace) -> None:
+def test_other_phases_have_a_sentence(phase: Phase, on: list[str], message: str, sched: SimpleNamespace) -> None:
     said = why(sched, [sched.node("a"), sched.queue(), sched.job("x", phase=phase, on=on)], "x")
-    assert said.phase == phase and said.summary.startswith(words) and not said.blockers
+    assert said.phase == phase and said.summary.startswith(message) and not said.blockers
 
 
 def test_an_unobserved_job_is_a_key_error(sched: SimpleNamespace) -> None:
@@ -193,7 +193,7 @@ def test_an_unobserved_job_is_a_key_error(sched: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "words"),
+    ("job", "message"),
     [
         ({"gpus": 8}, "the largest node, a, has 4 GPUs"),
         ({"gpus": 1, "models": ("H100",)}, "no node has a GPU of model h100; there is: NVIDIA A100-SXM4-80GB"),
@@ -210,7 +210,7 @@ def test_an_unobserved_job_is_a_key_error(sched: SimpleNamespace) -> None:
         ({"gpus": 1, "queue": "unknown"}, ""),
     ],
 )
-def test_never_fits_is_about_the_empty_cluster(job: dict[str, Any], words: str, sched: SimpleNamespace) -> None:
+def test_never_fits_is_about_the_empty_cluster(job: dict[str, Any], message: str, sched: SimpleNamespace) -> None:
     # Node a is full, b is away and half of it can't be leased: all that may pass.
     gpus = [("NVIDIA A100-SXM4-80GB", 80, "foreign process 42"), ("NVIDIA A100-SXM4-80GB", 80, "")]
     world = sched.World().feed(
@@ -221,7 +221,7 @@ def test_never_fits_is_about_the_empty_cluster(job: dict[str, Any], words: str, 
         sched.job("r", 4, on=["a"]),
     )
     found = never_fits(world.state, sched.job("new", **job))
-    assert (words in found[0].message) if words else not found
+    assert (message in found[0].message) if message else not found
 
 
 def test_where_queues_name_types_a_gang_runs_on_one(sched: SimpleNamespace) -> None:

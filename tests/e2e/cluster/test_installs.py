@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def words(project: Project, site: Site, tmp_path: Path) -> list[str]:
+def options(project: Project, site: Site, tmp_path: Path) -> list[str]:
     """Of `stoker run`: all but the job's name and its command. The wheel is on a page that the pods reach."""
     wheel = make_wheel(tmp_path, "tinypkg", "1.0", "WORD = 'one'")
     url = site.put(f"/{project.name}/{wheel.name}", wheel.read_bytes())
@@ -43,11 +43,11 @@ def words(project: Project, site: Site, tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["claim", "hostPath"])
 def test_a_gang_installs_once_and_the_next_job_not_at_all(
-    project: Project, site: Site, folder: Path, disk: Path, words: list[str], kind: str
+    project: Project, site: Site, folder: Path, disk: Path, options: list[str], kind: str
 ) -> None:
     part = project.use_cache(disk if kind == "hostPath" else None)
     for name in ("first", "next"):
-        ran = project.stoker("run", *words, "--name", name, "--workers", "2", "--", "python3", "train.py", cwd=folder)
+        ran = project.stoker("run", *options, "--name", name, "--workers", "2", "--", "python3", "train.py", cwd=folder)
         assert "environment: requirements.txt, installed once for the project" in ran.stderr, ran.stderr
         assert ran.stdout.count("one /stoker/environments/") == 2, ran.stdout
     assert sum(path.endswith(".whl") for path in site.asked if path.startswith(f"/{project.name}/")) == 1
@@ -56,7 +56,7 @@ def test_a_gang_installs_once_and_the_next_job_not_at_all(
 
 
 def test_no_link_in_a_projects_folder_leads_an_installation_to_anothers(
-    project: Project, folder: Path, disk: Path, words: list[str]
+    project: Project, folder: Path, disk: Path, options: list[str]
 ) -> None:
     """Who may enter the containers of a project's pods can write all of its folder in the cache."""
     part = project.use_cache(disk)
@@ -66,7 +66,7 @@ def test_no_link_in_a_projects_folder_leads_an_installation_to_anothers(
     part.mkdir()
     part.chmod(0o777)
     (part / "environments").symlink_to("../another/environments")
-    project.stoker("submit", *words, "--name", "follows", "--", "python3", "train.py", cwd=folder)
+    project.stoker("submit", *options, "--name", "follows", "--", "python3", "train.py", cwd=folder)
     until(lambda: "failed to prepare subPath" in project.job("follows").status.message, "the refusal", timeout_s=90)
     assert not list(theirs.iterdir())
 

@@ -174,8 +174,8 @@ def test_a_job_is_run_again_by_the_command(project: Project) -> None:
     project.stoker("submit", "-f", "-", "--name", "same", stdin=shown)
     change = ("--from-checkpoint", "--set", "spec.trainer.config.epochs=2")
     project.stoker("clone", "base", "--name", "longer", *change)
-    for name, words in (("same", "done: step 23"), ("longer", "resumed at step 23")):
+    for name, line in (("same", "done: step 23"), ("longer", "resumed at step 23")):
         project.until_phase(name, Phase.SUCCEEDED)
-        assert words in project.log(name, 1, worker=0)
+        assert line in project.log(name, 1, worker=0)
     assert "Clone it instead" in project.stoker("retry", "base", check=False).stderr
     assert project.stoker("ls", "--phase", "Succeeded", "--text", "longer", "-o", "name").stdout.split() == ["longer"]

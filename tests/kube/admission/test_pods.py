@@ -24,7 +24,7 @@ OWNER = {"apiVersion": "stoker.dev/v1alpha1", "kind": "TrainingJob", "name": "j"
 OWNED = {"ownerReferences": [OWNER]}
 PLAIN: dict[str, Any] = {"labels": {"app": "x"}, "finalizers": ["example.com/wait"]}
 FREE = ("patch", "pod", "one-1-0", "-n", "alpha", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
-WORDS = {
+MESSAGES = {
     "labels": "labels under stoker.dev/ are set by the operator",
     "finalizers": "stoker.dev/outcome is the operator's",
     "ownerReferences": "which pods a TrainingJob controls is the operator's to say",
@@ -57,7 +57,7 @@ def worker(admitting: Admitting) -> Iterator[None]:
 def test_a_pod_made_by_a_tenant_is_no_worker(admitting: Admitting, metadata: dict[str, Any]) -> None:
     args = ("create", "-f", "-", "--dry-run=server")
     said = lambda: admitting.refusal("edith", *args, stdin=pod("one-1-0", metadata))  # noqa: E731
-    admitting.until(lambda: WORDS[next(iter(metadata))] in said(), "the policy is in force")
+    admitting.until(lambda: MESSAGES[next(iter(metadata))] in said(), "the policy is in force")
     # A Deployment's template is its owner's: the cluster's controller makes such pods for no one.
     template = admitting.bed.cluster.kubectl(*args, REPLICAS, stdin=json.dumps(pod("x", metadata)), check=False)
     assert "created" not in template
@@ -85,7 +85,7 @@ def test_a_workers_pod_stays_one(admitting: Admitting) -> None:
         for name, change, refused in CHANGES:
             text = json.dumps({"metadata": change})
             said = admitting.refusal("edith", *patch, text)
-            assert WORDS[refused] in said if refused else not said, (name, said)
+            assert MESSAGES[refused] in said if refused else not said, (name, said)
             assert not admitting.refusal("over", *patch, text), name
             for account in (OPERATOR, CONTROLLER):
                 admitting.bed.cluster.kubectl(*patch, text, account)
@@ -94,7 +94,7 @@ def test_a_workers_pod_stays_one(admitting: Admitting) -> None:
 def test_without_an_operator_an_administrator_frees_a_pod(admitting: Admitting) -> None:
     with worker(admitting):
         admitting.kubectl("edith", "delete", "pod", "one-1-0", "-n", "alpha", "--wait=false")
-        assert WORDS["finalizers"] in admitting.refusal("edith", *FREE)
+        assert MESSAGES["finalizers"] in admitting.refusal("edith", *FREE)
         admitting.kubectl("admin", *FREE)
         admitting.bed.cluster.kubectl("wait", "pod/one-1-0", "-n", "alpha", "--for=delete", "--timeout=20s")
 

@@ -1,4 +1,4 @@
-"""The two doors side by side: whatever the table says, kubectl and the api refuse it, in their words, or take it."""
+"""kubectl and the api side by side: whatever the table says, both refuse it, with their messages, or take it."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def test_a_queue_being_deleted_takes_no_new_jobs_until_an_administrator_frees_it
     kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": API_VERSION, "kind": "Queue", "metadata": metadata}))
     kubectl("delete", "queue", "leaving", "--wait=false")
     body = Case("", "", (0, ""), {"queue": "leaving"}, who="admin").body("late")
-    words = "spec.queue: queue leaving is being deleted and takes no new jobs; choose another queue"
+    message = "spec.queue: queue leaving is being deleted and takes no new jobs; choose another queue"
     admitting.until(
-        lambda: words in admitting.refusal("admin", "create", "-f", "-", "--dry-run=server", stdin=body), words
+        lambda: message in admitting.refusal("admin", "create", "-f", "-", "--dry-run=server", stdin=body), message
     )
     kubectl("patch", "queue", "leaving", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
     assert "leaving" not in kubectl("get", "queues", "-o", "name")

@@ -1,4 +1,4 @@
-"""What people see who use kubectl: columns, explain, describe, wait, apply and the words of a refusal."""
+"""What people see who use kubectl: columns, explain, describe, wait, apply and the message of a refusal."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_describe_shows_the_whole_object(kubectl: Kubectl) -> None:
     kubectl("apply", "--filename=-", stdin=JOB)
     kubectl.status(STATUS)
     text = " ".join(kubectl("describe", "tj", "mnist").split())
-    for words in ("Gpus Per Worker: 4", "Recipe: image-classification", "Message:", "2 workers run", "Events:"):
-        assert words in text
+    for part in ("Gpus Per Worker: 4", "Recipe: image-classification", "Message:", "2 workers run", "Events:"):
+        assert part in text
 
 
 def test_explain_has_a_sentence_for_every_field(kubectl: Kubectl) -> None:
