@@ -45,7 +45,7 @@ class ProblemCode(StrEnum):
     FOREIGN_ORIGIN = "ForeignOrigin", 403, "Requests from other origins are refused"
     QUEUE_FORBIDDEN = "QueueForbidden", 403, "The queue is closed to this project or caller"
     RUNTIME_FORBIDDEN = "RuntimeForbidden", 403, "The runtime is closed to this project or caller"
-    SECRET_FORBIDDEN = "SecretForbidden", 403, "The secret is not the caller's to use"
+    SECRET_FORBIDDEN = "SecretForbidden", 403, "The caller may not use the secret"
     NOT_FOUND = "NotFound", 404, "There is no such thing here"
     NO_LOG = "NoLog", 404, "There is no such log"
     NO_FILE = "NoFile", 404, "There is no such file"

@@ -28,7 +28,7 @@ API_JOB, WORKERS_JOB = "stoker-api", "stoker-workers"
 class PodScraping:
     """Implements `ports.Scraping` by what pods say: their address and a port named `metrics`.
 
-    Servers are not found here: Stoker's own pods are not the api's to know; Kubernetes' discovery is for that.
+    Servers are not found here: the api does not know Stoker's own pods; Kubernetes' discovery does.
     """
 
     def servers(self) -> Sequence[ScrapeTarget]:

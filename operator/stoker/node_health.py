@@ -93,7 +93,7 @@ def gpus_with_health(gpus: tuple[Gpu, ...], health: GPUNodeHealth | None) -> tup
 
 
 def _are_taken_away(gpus: Sequence[Gpu], health: GPUNodeHealth) -> bool:
-    """The device plug-in offers no more GPUs than are well, and for what is wrong it takes them away itself."""
+    """The device plug-in offers no more GPUs than are healthy, and for what is wrong it takes them away itself."""
     sick = list(health.sick())
     named = {gpu.uuid for gpu, _ in sick} | {""}
     if any(one.gpu not in named for one in health.spec.cordons):

@@ -95,7 +95,7 @@ async def report(world: Any, name: str, **facts: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("new_world", ["embedded"], indirect=True)
 async def test_nodes_that_need_a_look_come_first(served, chromium_path, monkeypatch):
-    """Lost, sick, silent, never heard of; then one with an idle job, one that is well, and one that is simulated."""
+    """Lost, sick, silent, never reported; then one with an idle job, one that is healthy, and one that is simulated."""
     for name in ("b-well", "c-silent", "d-sick", "f-idle"):
         await add_node(served, name)
     await add_node(served, "a-simulated", simulated=True)

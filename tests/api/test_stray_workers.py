@@ -44,7 +44,7 @@ async def test_a_worker_whose_attempt_runs_goes_on(world):
     job, pod, token = await running(world)
     assert (await ask(world, job, pod, token)).json() == {"stop": False, "why": ""}
     await world.status(job, phase="Stopping", intent="Suspend")
-    assert (await ask(world, job, pod, token)).json()["stop"] is False, "that is its node's to say"
+    assert (await ask(world, job, pod, token)).json()["stop"] is False, "its node decides that"
 
 
 async def test_a_later_attempt_stops_it(world):

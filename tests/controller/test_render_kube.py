@@ -122,7 +122,7 @@ def test_a_worker_knows_who_it_is_and_where_to_report() -> None:
         "LR": "1",
     }.items():
         assert reported[name] == value, name
-    assert "NVIDIA_VISIBLE_DEVICES" not in reported, "the device plugin's to say"
+    assert "NVIDIA_VISIBLE_DEVICES" not in reported, "the device plugin sets it"
     assert env(pod(job()))["NVIDIA_VISIBLE_DEVICES"] == "void", "an image's own `all` must not show it any GPU"
     assert pod(job(checkpoint={"grace": "30s"}))["spec"]["terminationGracePeriodSeconds"] == 75
 

@@ -158,7 +158,7 @@ def test_a_gpu_that_was_throttled_rests_for_an_hour() -> None:
 
 
 def worker(*said: tuple[str, str], began: datetime | None = NOW) -> Pod:
-    """The pod of attempt 2 of a job, by the kubelet's word of its devices."""
+    """The pod of attempt 2 of a job, as the kubelet reports its devices."""
     devices = [{"resourceID": name, "health": health, "message": "too\nhot"} for name, health in said]
     allocated = [{"name": "nvidia.com/gpu", "resources": devices}]
     status = {"startTime": began, "containerStatuses": [{"allocatedResourcesStatus": allocated}]}

@@ -1,4 +1,4 @@
-"""A whole release, but for the image builder: made twice it is the same, verified it is well, and damage is named."""
+"""A whole release, but for the image builder: made twice it is the same, verification passes, and damage is named."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ WAITING = 6
 @dataclass
 class Week:
     """`knows_uuids`: one machine's way, else a cluster's, whose `plugin` may take the sick GPU away itself. `health`:
-    whether reports are taken. `cleared`: the hours at which an administrator says that the GPU is well. `burn_in`: it
+    whether reports are taken. `cleared`: the hours at which an administrator clears the GPU. `burn_in`: it
     is tested, and passes each time: what it has comes after hours of use."""
 
     sched: SimpleNamespace

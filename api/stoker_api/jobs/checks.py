@@ -83,7 +83,7 @@ class NamedAccess(Generic[T]):
         self._kind, self._store, self._cache, self._identity = kind, store, cache, identity
 
     async def open(self, principal: Principal, name: str, project: str) -> T:
-        """What the job names: it is there, the caller's to use, and open to the project. Raises: Problem."""
+        """What the job names: it is there, the caller may use it, and it is open to the project. Raises: Problem."""
         kind = self._kind
         needs_right = name != kind.open_to_all
         if needs_right and not await self._identity.may(principal, kind.use(name), project):

@@ -13,7 +13,7 @@ from .errors import BadInput
 
 
 class JobOptions(TypedDict, total=False):
-    """As the options of `stoker run`; what is absent is the queue's, the runtime's or the server's to say."""
+    """As the options of `stoker run`; what is absent the queue, the runtime or the server decides."""
 
     queue: str
     priority: int

@@ -110,7 +110,7 @@ class ServerClient:
         return self._parse(NodeWithUsage, self.calls.cordon(node, gpu, reason))
 
     def uncordon(self, node: str, *, gpu: str = "") -> NodeWithUsage:
-        """Open the node again; or the GPU, which is well then, whatever was wrong with it until now."""
+        """Open the node again; or the GPU, which is healthy then, whatever was wrong with it until now."""
         return self._parse(NodeWithUsage, self.calls.uncordon(node, gpu))
 
     def whoami(self) -> WhoAmI:

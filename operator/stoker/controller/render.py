@@ -151,7 +151,7 @@ def worker_env(job: TrainingJob, worker: int, source: str) -> dict[str, str]:
 
 
 def secret_env(job: TrainingJob) -> tuple[EnvVar, ...]:
-    """Where the values of the job's secrets come from; the values themselves are not Stoker's to know."""
+    """Where the values of the job's secrets come from; Stoker never knows the values themselves."""
     return tuple(
         EnvVar(
             name=name,

@@ -1,6 +1,6 @@
 """GPUNodeHealth (`gpunodes`): what exporters report of a node's GPUs, and what an administrator says of them.
 
-Named by its node; absent: all is well. The status is the api's alone, from the reports of that node's own exporter.
+Named by its node; absent: all are healthy. The status is the api's alone, from the reports of that node's own exporter.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Cordon(SpecModel):
 
 
 class Cleared(SpecModel):
-    """A GPU is well again: an administrator's word, or a burn-in that it has passed."""
+    """A GPU is healthy again: an administrator cleared it, or it has passed a burn-in."""
 
     gpu: Uuid
     """The GPU's uuid."""
@@ -153,7 +153,7 @@ class GPUNodeHealthSpec(SpecModel):
     cordons: Annotated[tuple[Cordon, ...], Field(max_length=MOST_GPUS + 1)] = ()
     """GPUs, or the node, that take no new Stoker jobs. Other people's pods are not kept off."""
     cleared: Annotated[tuple[Cleared, ...], Field(max_length=MOST_GPUS)] = ()
-    """GPUs that are well again."""
+    """GPUs that are healthy again."""
 
 
 class GPUNodeHealth(Resource):

@@ -15,7 +15,7 @@ SYSTEM_PROJECT = "stoker-system"
 """On one machine: of jobs that the operator submits itself. On a cluster they are in its own namespace."""
 DEFAULT_QUEUE = "default"
 BURN_IN = "burn-in"
-"""Who says that a GPU is well, or closes it, where a test did; and the queue of such tests, which there need not be."""
+"""Who clears a GPU, or closes it, where a test did; and the queue of such tests, which there need not be."""
 
 LABEL_JOB = f"{GROUP}/job"
 LABEL_JOB_UID = f"{GROUP}/job-uid"

@@ -167,7 +167,7 @@ class Pod(Resource):
 
     @property
     def unhealthy_devices(self) -> Iterator[DeviceHealth]:
-        """Those it has of which their plug-in, by the kubelet's word, says so."""
+        """Those it has whose plug-in reports it, through the kubelet."""
         for status in self.status.container_statuses:
             for allocated in status.allocated_resources_status:
                 yield from (device for device in allocated.resources if device.health == "Unhealthy")

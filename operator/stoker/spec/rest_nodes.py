@@ -84,5 +84,5 @@ class NodeUncordon(SpecModel):
     """The body of `POST /v1/nodes/{name}/uncordon`."""
 
     gpu: Annotated[str, Field(max_length=128)] = ""
-    """The GPU's uuid, or its number on the node: it is well again, whatever was wrong until now. Empty: the node is
+    """The GPU's uuid, or its number on the node: it is healthy again, whatever was wrong until now. Empty: the node is
     open again; what is wrong with its GPUs stays."""

@@ -207,7 +207,7 @@ class TrainingRuntimeSpec(SpecModel):
     memory."""
     extended_resources: dict[_Label, Annotated[int, Field(ge=1, le=1024)]] = Field(default={}, max_length=16)
     """Other countable resources of each worker, as nodes offer them: {"rdma/hca": 1}. Those of GPUs
-    count for nothing: how many there are is the job's to say."""
+    count for nothing: the job decides how many there are."""
     security: Security = Security()
     checkpoints: CheckpointStore | None = None
     """Absent: an empty folder that dies with the pod, of which the job's status warns."""

@@ -1,4 +1,4 @@
-"""A GPU becomes sick on a real node: its gang goes on elsewhere, and none lands there until it is well.
+"""A GPU becomes sick on a real node: its gang goes on elsewhere, and none lands there until it is healthy.
 
 The fake NVML says so to the exporter alone: the device plugin goes on offering the GPU, so its whole node is left out.
 """

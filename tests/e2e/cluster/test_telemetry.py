@@ -1,4 +1,4 @@
-"""Exporters on real nodes: whose every GPU is by the kubelet's word, what each job has had of it, and whatever breaks.
+"""Exporters on real nodes: who holds which GPU by the kubelet, what each job has had of it, and what breaks.
 
 The GPUs are those of our fake NVML, each with a power of its own; who holds which is the device plugin's and the
 kubelet's doing, and what a worker says of its own environment is the truth that all is held against.

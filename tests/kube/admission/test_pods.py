@@ -27,7 +27,7 @@ FREE = ("patch", "pod", "one-1-0", "-n", "alpha", "--type=merge", "-p", '{"metad
 MESSAGES = {
     "labels": "labels under stoker.dev/ are set by the operator",
     "finalizers": "stoker.dev/outcome is the operator's",
-    "ownerReferences": "which pods a TrainingJob controls is the operator's to say",
+    "ownerReferences": "only the operator decides which pods a TrainingJob controls",
 }
 
 

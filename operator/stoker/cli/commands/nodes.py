@@ -48,7 +48,7 @@ def cordon(calls: Calls, name: str, gpu: str, reason: str) -> None:
 
 @node.command("uncordon", short_help="Open a node again; or a GPU, whatever was wrong with it.")
 @_node_argument
-@click.option("--gpu", default="", metavar="UUID|NUMBER", help="This GPU: it is well again. [default: the whole node]")
+@click.option("--gpu", default="", metavar="UUID|NUMBER", help="This GPU is healthy again. [default: the whole node]")
 @connected_cluster_wide
 def uncordon(calls: Calls, name: str, gpu: str) -> None:
     """Open NODE to new jobs again. With --gpu that GPU counts as well, whatever was wrong with it until now

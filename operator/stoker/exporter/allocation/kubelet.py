@@ -1,5 +1,5 @@
-"""Who holds which GPU by the kubelet's word. Asked every few seconds (`EVERY_S`) on a thread of its own, never by a
-scrape.
+"""Who holds which GPU, as the kubelet reports it. Asked every few seconds (`EVERY_S`) on a thread of its own, never
+by a scrape.
 
 Owns the last good answer, kept for a minute: a kubelet that restarts costs nothing. Never talks to the Kubernetes API:
 the pods' jobs come from Stoker's api (`jobs`).

@@ -42,7 +42,7 @@ class Wish:
     max_power_watts: int = 0
     """Of the enforced limit; 0: any."""
     uuid: str = ""
-    """This very GPU, though it is sick: a burn-in's. Empty: any that is well."""
+    """This very GPU, though it is sick: a burn-in's. Empty: any that is healthy."""
 
 
 @dataclass(frozen=True, slots=True)
