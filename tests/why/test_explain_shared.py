@@ -110,6 +110,20 @@ def test_thieves_on_many_nodes_are_added_up(sched: SimpleNamespace) -> None:
     assert "once pods t/p0, t/p1 and t/p2 on n0, n1 and n2 are gone it would start now" in texts(said)
 
 
+def test_a_pod_that_keeps_out_several_workers_is_enough(sched: SimpleNamespace) -> None:
+    others = [sched.other("t/big", "n0", 6), sched.other("t/small", "n1", 1)]
+    said = why(sched, [sched.node("n0"), sched.node("n1", 2), sched.queue(), *others, sched.job("x", 2, workers=4)])
+    assert texts(said)[-1] == "once pod t/big on n0 is gone it would start now"
+
+
+def test_one_process_alone_may_have_a_shared_gpu(sched: SimpleNamespace) -> None:
+    nodes = [sched.node("n0", shared=True), sched.queue()]
+    assert texts(why(sched, [*nodes, sched.job("x", 2)])) == ("with gpusPerWorker: 1 instead of 2 it would start now",)
+    assert texts(why(sched, [*nodes, sched.job("x", workers=2)])) == (
+        "with workers: 1 instead of 2 it would start now",
+    )
+
+
 def test_small_pods_that_change_nothing_are_not_blamed(sched: SimpleNamespace) -> None:
     objects = [sched.node("n0", 8, cpu=64), sched.queue(), sched.other("kube-system/proxy", "n0", cpu="100m")]
     said = why(sched, [*objects, sched.job("r", 8, on=["n0"]), sched.job("x", 8)])

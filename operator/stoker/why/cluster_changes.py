@@ -51,24 +51,32 @@ def _without_pods(
 ) -> Iterator[Remedy]:
     table = state.nodes
     resource = "gpus" if request.gpus else "cpu" if request.cpu else "memory"
-    options: list[tuple[int, str, list[Holder]]] = []
+    options: list[tuple[int, int, str, list[Holder]]] = []
     for slot in shared_slots(table, without(table, table.open_for(request.nodes), avoid)):
-        pods = _in_the_way(table, slot, request, free, resource)
+        more, pods = _in_the_way(table, slot, request, free, resource)
         if pods:
-            options.append((len(pods), table.names[slot], pods))
-    chosen = sorted(options)[:short]  # each makes room for a worker at least
-    holders = [holder for _, _, pods in chosen for holder in pods]
-    if len(chosen) < short or not holders or len(holders) > _MOST:
+            options.append((len(pods), -more, table.names[slot], pods))
+    chosen: list[tuple[int, int, str, list[Holder]]] = []
+    for option in sorted(options):
+        if short > 0:
+            chosen.append(option)
+            short += option[1]
+    for option in tuple(chosen):
+        if short <= option[1]:
+            chosen.remove(option)
+            short -= option[1]
+    holders = [holder for *_, pods in chosen for holder in pods]
+    if short > 0 or not holders or len(holders) > _MOST:
         return
     names = tuple(sorted(str(holder.key) for holder in holders))
-    yield partial(_remove, state, holders), Change.DELETE_PODS, names, tuple(name for _, name, _ in chosen)
+    yield partial(_remove, state, holders), Change.DELETE_PODS, names, tuple(name for *_, name, _ in chosen)
 
 
-def _in_the_way(table: NodeTable, slot: int, request: Request, free: Room, resource: str) -> list[Holder]:
-    """The fewest pods without which one worker more fits on the node; none: that can't be."""
+def _in_the_way(table: NodeTable, slot: int, request: Request, free: Room, resource: str) -> tuple[int, list[Holder]]:
+    """How many workers more fit on the node without certain pods: the fewest that keep out one. No pods: none does."""
     pods = biggest_first(table, slot, resource, request)
     if not pods:
-        return []
+        return 0, []
     names = ("gpus", "cpu", "memory", *(name for name, _ in request.extended))
     needs = (request.gpus, request.cpu, request.memory, *(count for _, count in request.extended))
     there = [int(column[slot]) for column in (*free[:3], *free.extended)]
@@ -77,9 +85,10 @@ def _in_the_way(table: NodeTable, slot: int, request: Request, free: Room, resou
     for holder, taken in pods:
         found.append(holder)
         there = [some + taken_of(table, slot, taken, name, request) for some, name in zip(there, names, strict=True)]
-        if min(some // need for some, need in zip(there, needs, strict=True) if need) > have:
-            return found
-    return []
+        fits = min(some // need for some, need in zip(there, needs, strict=True) if need)
+        if fits > have:
+            return fits - have, found
+    return 0, []
 
 
 def _with_nodes(

@@ -17,12 +17,12 @@ from stoker.sched.decide import decide
 from stoker.sched.entries import Entry
 from stoker.sched.gpu_choice import choices
 from stoker.sched.place import fitting, free_room, place
-from stoker.sched.request import ANYWHERE, WHOLE_GPUS, Request
+from stoker.sched.request import ANYWHERE, WHOLE_GPUS, Request, request_of
 from stoker.sched.state import SchedulerState
 from stoker.sched.worker_size import with_fewer_gpus
 from stoker.spec.job import TrainingJob
 from stoker.spec.job_parts import GpuRequest, JobTopology
-from stoker.spec.quantity import cpu_milli, format_cpu, memory_bytes
+from stoker.spec.quantity import format_cpu
 from stoker.spec.queue import Queue
 from stoker.spec.reasons import Change, HintCode, Reason, Value
 
@@ -93,17 +93,24 @@ def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tup
             for one in choices(state, entry.queue, changed)
         )
 
-    gpus = _largest(request.gpus - 1, lambda value: fits(_with_fewer_gpus(entry.job, request, value)))
+    def asked(**changes: Any) -> Request:
+        """One process alone, say, may be anywhere, and have a shared GPU."""
+        return request_of(_changed(entry.job, changes), entry.runtime.needs)
+
+    gpus = _largest(request.gpus - 1, lambda value: fits(asked(gpus_per_worker=value)))
     if gpus:
         yield {"gpus_per_worker": gpus}, Change.GPUS_PER_WORKER, gpus
     if request.workers > 1:
         room = int(np.sum(fitting(table, request, avoid, free_room(table, request, None))))
-        workers = _largest(min(room, request.workers - 1), lambda value: fits(request._replace(workers=value)))
         elastic = entry.job.spec.elastic
-        if workers and elastic is not None:
-            yield {"elastic": elastic.model_copy(update={"min": workers})}, Change.ELASTIC_MIN, workers
-        elif workers:
-            yield {"workers": workers}, Change.WORKERS, workers
+
+        def fewer(workers: int) -> Mapping[str, Any]:
+            return {"workers": workers} if elastic is None else {"elastic": elastic.model_copy(update={"min": workers})}
+
+        most = min(max(room, 1), request.workers - 1)
+        workers = _largest(most, lambda value: fits(asked(**fewer(value))))
+        if workers:
+            yield fewer(workers), Change.WORKERS if elastic is None else Change.ELASTIC_MIN, workers
     if request.near.required and fits(request._replace(near=ANYWHERE)):
         near = JobTopology(preferred=request.near.required)
         yield {"topology": near}, Change.TOPOLOGY, {"preferred": request.near.required}
@@ -210,14 +217,6 @@ def _times(entry: Entry, now: datetime) -> list[tuple[datetime, str | None]]:
     if status.not_before is not None and status.not_before > now:
         times.append((status.not_before, None))
     return sorted(times, key=lambda one: (one[0], one[1] or ""))
-
-
-def _with_fewer_gpus(job: TrainingJob, request: Request, gpus: int) -> Request:
-    found = job.status.resources
-    if found is None:
-        return request._replace(gpus=gpus)
-    found = with_fewer_gpus(found, request.gpus, gpus)
-    return request._replace(gpus=gpus, cpu=cpu_milli(found.cpu), memory=memory_bytes(found.memory))
 
 
 def _changed(job: TrainingJob, changes: Mapping[str, Any]) -> TrainingJob:
