@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -61,11 +62,12 @@ def test_an_owner_reclaims_from_a_borrowers_trainer_twenty_times(
     job = project.until_phase("stopped", Phase.SUCCEEDED, timeout_s=600)
     assert job.status.retries == {}
     compare(_output(project.client, shared, reference), _output(project.client, shared, stopped))
-    again = stopped.count() - reference.count()
-    assert again <= RECLAIMS, f"{again} steps done twice"
+    trained = [line["step"] for line in stopped.lines() if "loss" in line]
+    again = [before + 1 - after for before, after in pairwise(trained) if after <= before]
+    assert len(again) <= RECLAIMS and max(again, default=0) <= 1, f"steps done twice: {again}"
     figure(
         f"{RECLAIMS} reclaims from a trainer: submit to the owner's job running, median and worst; steps done twice",
-        f"{median(waits):.1f} s, {max(waits):.1f} s; {again} of {reference.count()}; weights bitwise equal",
+        f"{median(waits):.1f} s, {max(waits):.1f} s; {sum(again)} of {trained[-1]}; weights bitwise equal",
     )
 
 
