@@ -212,7 +212,8 @@ def _gpu(book: Book, at: float, share: float, node: str, gpu: int, model: Model,
             slice_ = labels | {"uuid": "MIG-2", "project": TINY.project, "job_uid": TINY.uid, "attempt": 1, "worker": 2}
             book.gauge(at, "stoker_job_gpu_memory_peak_bytes", 9.5 * GIB, **slice_)
             book.add(at, "stoker_job_gpu_allocated_seconds_total", STEP_S * 2 / 7, **slice_)
-            book.add(at, "stoker_job_gpu_sm_active_seconds_total", STEP_S * 2 / 7 * 0.9, **slice_)
+            for what in ("sm_active", "busy"):
+                book.add(at, f"stoker_job_gpu_{what}_seconds_total", STEP_S * 2 / 7 * 0.9, **slice_)
 
 
 def _worker_pod(hold: Hold) -> str:

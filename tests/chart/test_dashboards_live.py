@@ -65,6 +65,10 @@ class Shown:
         answers = questions.answers()
         self.of_ended = {panel["title"] for panel in panels(job) if any(answers[panel["id"]].values())}
         """Panels that show something of a job that failed a while ago."""
+        sliced = wanted | {"project": "speech", "job": "tiny-eval"}
+        answers = Questions(job, questions.prometheus, window, sliced).answers()
+        self.of_slices = {panel["title"]: answers[panel["id"]] for panel in panels(job)}
+        """Of a job with a MIG device."""
         health = json.loads((FOLDER / "stoker-cluster.json").read_text())
         answers = Questions(health, questions.prometheus, window).answers()
         self.leading = next(answers[panel["id"]]["A"] for panel in panels(health) if "Leading" in panel["title"])
@@ -108,6 +112,13 @@ def test_numbers_are_those_of_the_story(shown: Shown) -> None:
     assert {(uid, title): shown.number(uid, title) for uid, title, _ in NUMBERS} == {
         (uid, title): pytest.approx(value) for uid, title, value in NUMBERS
     }
+
+
+@pytest.mark.parametrize("title", ["SM activity by worker", "Busy by worker"])
+def test_a_slice_is_as_active_as_it_is_for_itself(shown: Shown, title: str) -> None:
+    [found] = [one for one in shown.of_slices[title]["A"] if one["metric"]["worker"] == "2"]
+    values = [float(value) for _, value in found["values"]]
+    assert values == pytest.approx([0.9] * len(values))
 
 
 def test_two_clusters_with_a_leader_each_are_well(shown: Shown) -> None:

@@ -45,6 +45,7 @@ _PHASES = "stoker_train_phase_seconds_total"
 _TRAINING_S = f"sum({rate(_PHASES, ITS_TRAINER, eq('phase', 'train'))})"
 _WAITING_S = f"sum({rate('stoker_train_data_wait_seconds_total', ITS_TRAINER)})"
 _OTHER = 'phase!="train"'
+_HELD = rate("stoker_job_gpu_allocated_seconds_total", THIS)
 _HELD_S = total(WORKER, increase("stoker_job_gpu_allocated_seconds_total", THIS))
 _USED_J = total(WORKER, increase("stoker_job_gpu_energy_joules_total", THIS))
 _JOBS = 'stoker_job_info{cluster=~"$cluster"'
@@ -278,7 +279,7 @@ _GPUS = (
         "SM activity by worker",
         "Hopper and newer. One below the others is a straggler that the others wait for.",
         "percentunit",
-        Query(total(WORKER, rate("stoker_job_gpu_sm_active_seconds_total", THIS)), NAME),
+        Query(sm_activity(WORKER, rate("stoker_job_gpu_sm_active_seconds_total", THIS), _HELD), NAME),
         high=1,
         width=12,
         none=NOT_REPORTED,
@@ -287,7 +288,7 @@ _GPUS = (
         "Busy by worker",
         "Duty cycle; includes kernels that only wait.",
         "percentunit",
-        Query(total(WORKER, rate("stoker_job_gpu_busy_seconds_total", THIS)), NAME),
+        Query(f"{total(WORKER, rate('stoker_job_gpu_busy_seconds_total', THIS))} / ({total(WORKER, _HELD)} > 0)", NAME),
         high=1,
         width=12,
     ),

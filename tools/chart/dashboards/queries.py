@@ -68,7 +68,7 @@ def latest(metric: str, *matchers: str, own: tuple[str, ...] = ()) -> str:
 
 def sm_activity(by: tuple[str, ...], sm_s: str, held_s: str) -> str:
     """Of GPUs that report it, over the time for which jobs held these: a job may have others too."""
-    return f"{total(by, sm_s)} / {total(by, f'{held_s} and {sm_s}')}"
+    return f"{total(by, sm_s)} / ({total(by, f'{held_s} and {sm_s}')} > 0)"
 
 
 def memory_peak(by: tuple[str, ...], *matchers: str) -> str:
