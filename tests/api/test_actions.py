@@ -179,6 +179,8 @@ async def test_queues(world):
     ):
         low = await world.call("PUT", "/v1/queues/low", who="admin", json={"spec": spec})
         assert low.status_code == 200 and low.headers["warning"].startswith(f'299 - "{says}')
+    await world.call("PUT", "/v1/queues/self", who="admin", json={"spec": {"parent": "self"}})
+    assert (await world.call("DELETE", "/v1/queues/self", who="admin")).status_code == 204
     guaranteed = {"spec": {"parent": "free", "guarantee": {"gpus": 1}}}
     for name, spec in (("low", guaranteed), ("free", put)):
         both = await world.call("PUT", f"/v1/queues/{name}", who="admin", json=spec)

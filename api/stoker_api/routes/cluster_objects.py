@@ -107,7 +107,7 @@ async def delete_queue(request: Request, name: Name, if_match: IfMatch = None) -
     refuse_stale(queue, if_match, "queue")
     if name == DEFAULT_QUEUE:
         raise Problem(ProblemCode.QUEUE_PROTECTED, "Queue 'default' always stays; give it a limit instead.")
-    below = [one.metadata.name for one in queues.listed() if one.spec.parent == name]
+    below = [one.metadata.name for one in queues.listed() if one.spec.parent == name != one.metadata.name]
     if below:
         detail = f"Queue {name!r} has queues below it: {', '.join(below)}. Remove them, or give them another parent."
         raise Problem(ProblemCode.QUEUE_PROTECTED, detail)
