@@ -245,26 +245,29 @@ def test_why() -> None:
         Explanation,
         {
             "phase": "Queued",
-            "summary": "it needs 2 GPUs at once",
+            "summary": "it needs\n2 GPUs\x1b[31m at once",
             "blockers": [{"code": "NoCapacity", "message": "node laptop: 1 of 2 GPUs free, short by 1"}],
             "position": 1,
             "hints": [{"code": "WouldStart", "message": "with workers: 1 instead of 2 it would start now"}],
             "queues": [
                 {
                     "name": "team",
-                    "held": {"gpus": 6, "cpu": 12.5, "memory": 2**30},
+                    "held": {"gpus": 6, "cpu": 12.5, "memory": 2**30, "gpus.h100": 1},
                     "limit": {"gpus": 8, "memory": 2**31},
-                    "guarantee": {"gpus": 4},
+                    "guarantee": {"gpus": 4, "gpus.h100": 2},
+                    "share": 0.5,
+                    "shareOf": "gpus.h100",
                 },
                 {"name": "all", "held": {"gpus": 9}, "limit": {}, "guarantee": {}},
             ],
         },
     )
     assert explanation_text("mnist", why) == (
-        "mnist is Queued: it needs 2 GPUs at once\n"
+        "mnist is Queued: it needs 2 GPUs?[31m at once\n"
         "  - node laptop: 1 of 2 GPUs free, short by 1\n"
         "It is next in its queue.\n"
-        "Queue team holds 6 GPUs (limit 8, guarantee 4), 1Gi memory (limit 2Gi).\n"
+        "Queue team holds 6 GPUs (limit 8, guarantee 4), 1Gi memory (limit 2Gi), 1 h100 GPU (guarantee 2). "
+        "Its share is 0.5, of h100 GPUs.\n"
         "What would start it:\n"
         "  - with workers: 1 instead of 2 it would start now"
     )

@@ -99,14 +99,14 @@ _SHARE = "queues.share queues.shareOf"
 def explanation_text(name: str, why: Any) -> str:
     """The answer of `stoker why`: a sentence, the blockers, what would help."""
     phase, summary, blockers, position, hints, *levels = values(why, f"{_WHY} {_SHARE}")
-    lines = [f"{name} is {phase}: {summary}"]
-    lines += [f"  - {blocker}" for blocker in blockers or () if blocker != summary]
+    lines = [f"{name} is {phase}: {one_line(summary)}"]
+    lines += [f"  - {one_line(blocker)}" for blocker in blockers or () if blocker != summary]
     if position is not None:
         lines.append("It is next in its queue." if position == 1 else f"It is number {position} in its queue.")
     lines += [text for level in zip(*(of or () for of in levels), strict=True) if (text := _level_text(*level))]
     if hints:
         lines.append("What would start it:" if phase == Phase.QUEUED else "What to do:")
-        lines += [f"  - {hint}" for hint in hints]
+        lines += [f"  - {one_line(hint)}" for hint in hints]
     return "\n".join(lines)
 
 
@@ -118,17 +118,23 @@ def _level_text(
     share: float,
     share_of: str | None,
 ) -> str:
-    """'Queue team holds 6 GPUs (limit 8, guarantee 4). Its share is 0.75, of gpus.'; empty: it has neither limit nor
+    """'Queue team holds 6 GPUs (limit 8, guarantee 4). Its share is 0.75, of GPUs.'; empty: it has neither limit nor
     guarantee."""
     parts = []
     for resource, amount in held.items():
         bounds = [("limit", limit.get(resource)), ("guarantee", guarantee.get(resource))]
         texts = [f"{kind} {_amount_text(resource, some)}" for kind, some in bounds if some is not None]
         if texts:
-            noun = {"gpus": " GPUs", "cpu": " cores", "memory": " memory"}.get(resource, f" {resource}")
-            parts.append(f"{_amount_text(resource, amount)}{noun} ({', '.join(texts)})")
-    ends = f" Its share is {share:.2g}, of {share_of}." if share_of else ""
+            parts.append(f"{_amount_text(resource, amount)} {_noun(resource, amount)} ({', '.join(texts)})")
+    ends = f" Its share is {share:.2g}, of {_noun(share_of)}." if share_of else ""
     return f"Queue {name} holds {', '.join(parts)}.{ends}" if parts else ""
+
+
+def _noun(resource: str, amount: float | None = None) -> str:
+    if resource == "memory":
+        return resource
+    one = {"gpus": "GPU", "cpu": "core"}.get(resource, f"{resource.removeprefix('gpus.')} GPU")
+    return one if amount == 1 else f"{one}s"
 
 
 def _amount_text(resource: str, amount: float) -> str:
