@@ -1,4 +1,4 @@
-"""The endpoint over real sockets: text that Prometheus reads, doors, and clients that behave badly."""
+"""The endpoint over real sockets: text that Prometheus reads, access, and clients that behave badly."""
 
 import gzip
 import http.client

@@ -1,4 +1,4 @@
-"""What people ask for and what the two doors, kubectl and the api, say to it: one table, summed up in docs/verify.md.
+"""What people ask for and what kubectl and the api answer: one table, summed up in docs/verify.md.
 
 Alice and Carol are of project alpha, Bob of beta. Alice may use every queue and runtime there, Carol those of GRANTED.
 """

@@ -30,7 +30,7 @@ VOLUME = {"name": "v", "source": {"emptyDir": {}}, "mountPath": "/cache"}
 
 @dataclass(frozen=True)
 class Case:
-    """`bad` is refused with `says` by both doors, `good` taken by both. Both are specs."""
+    """`bad` is refused with `says` by models and API server, `good` taken by both. Both are specs."""
 
     kind: Kind[Any]
     bad: dict[str, Any]

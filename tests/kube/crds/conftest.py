@@ -1,4 +1,4 @@
-"""A real API server with our definitions installed, and its door: what it answers to an object, as data."""
+"""A real API server with our definitions installed, and what it answers to an object, as data."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Answer:
         return self.status < 300
 
 
-class Door:
-    """The API server's REST door for our kinds, strict about unknown fields as kubectl is."""
+class KubeApi:
+    """The API server for our kinds, by REST, strict about unknown fields as kubectl is."""
 
     def __init__(self, http: httpx.Client, namespace: str = "default") -> None:
         self._http = http
         self.namespace = namespace
 
-    def within(self, namespace: str) -> Door:
-        return Door(self._http, namespace)
+    def within(self, namespace: str) -> KubeApi:
+        return KubeApi(self._http, namespace)
 
     def create(self, kind: Kind[Any], obj: dict[str, Any], *, dry: bool = True) -> Answer:
         return self._ask("POST", self._path(kind), kind, obj, dry=dry)
@@ -74,18 +74,18 @@ def cluster_with_crds(control_plane: Cluster) -> Cluster:
 
 
 @pytest.fixture(scope="module")
-def door(cluster_with_crds: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def api(cluster_with_crds: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApi]:
     view = ("config", "view", "--raw", "--flatten", "--minify", "--output=json")
     config = json.loads(cluster_with_crds.kubectl(*view))
     server, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     trust = ssl.create_default_context(cadata=base64.b64decode(server["certificate-authority-data"]).decode())
     trust.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if "client-certificate-data" in user:
-        pair = tmp_path_factory.mktemp("door") / "client.pem"
+        pair = tmp_path_factory.mktemp("api") / "client.pem"
         pair.write_bytes(
             b"\n".join(base64.b64decode(user[part]) for part in ("client-certificate-data", "client-key-data"))
         )
         trust.load_cert_chain(pair)
     headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
     with httpx.Client(base_url=server["server"], verify=trust, headers=headers, timeout=30, trust_env=False) as http:
-        yield Door(http)
+        yield KubeApi(http)

@@ -23,7 +23,7 @@ from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
-    from .conftest import Door
+    from .conftest import KubeApi
 
 AGREE = examples(75, suppress_health_check=list(HealthCheck))
 
@@ -59,8 +59,8 @@ IMAGES = near(["a", "A", "r.example", ":5000", "/", "train", ":1.2", "@sha256:",
 @example(text="8Ei")
 @example(text="7.99Ei")
 @example(text="1\n")
-def test_a_quantity(text: str, door: Door) -> None:
-    answer = door.create(JOBS, job(memory=text))
+def test_a_quantity(text: str, api: KubeApi) -> None:
+    answer = api.create(JOBS, job(memory=text))
     assert answer.taken == fits(Quantity, text), answer.refusals
 
 
@@ -74,10 +74,10 @@ def test_a_quantity(text: str, door: Door) -> None:
 @example(text="87600h1ms")
 @example(text="9999d")
 @example(text="9" * 31 + "s")
-def test_a_duration(text: str, door: Door) -> None:
-    answer = door.create(JOBS, job(ttlAfterFinished=text))
+def test_a_duration(text: str, api: KubeApi) -> None:
+    answer = api.create(JOBS, job(ttlAfterFinished=text))
     assert answer.taken == fits(Duration, text), answer.refusals
-    answer = door.create(JOBS, job(idle={"after": text}))
+    answer = api.create(JOBS, job(idle={"after": text}))
     assert answer.taken == fits(LongDuration, text), answer.refusals
 
 
@@ -85,15 +85,15 @@ def test_a_duration(text: str, door: Door) -> None:
 @given(names=st.lists(ENV_NAMES, max_size=3))
 @example(names=["RANK"])
 @example(names=["A\n"])
-def test_names_of_variables(names: list[str], door: Door) -> None:
-    answer = door.create(JOBS, job(env=dict.fromkeys(names, "x")))
+def test_names_of_variables(names: list[str], api: KubeApi) -> None:
+    answer = api.create(JOBS, job(env=dict.fromkeys(names, "x")))
     assert answer.taken == all(fits(EnvName, name) for name in names), answer.refusals
 
 
 @AGREE
 @given(text=IMAGES)
-def test_an_image(text: str, door: Door) -> None:
-    answer = door.create(JOBS, job(trainer={"command": ["true"], "image": text}))
+def test_an_image(text: str, api: KubeApi) -> None:
+    answer = api.create(JOBS, job(trainer={"command": ["true"], "image": text}))
     assert answer.taken == fits(ImageName, text), answer.refusals
 
 
@@ -234,17 +234,17 @@ def valid(model: type[TrainingJob | Queue | TrainingRuntime], obj: dict[str, Any
     return ""
 
 
-def agree(door: Door, kind: Kind[Any], spec: dict[str, Any]) -> None:
+def agree(api: KubeApi, kind: Kind[Any], spec: dict[str, Any]) -> None:
     obj = {"metadata": {"name": "a"}, "spec": spec}
     said = valid(kind.model, obj)
-    answer = door.create(kind, obj)
+    answer = api.create(kind, obj)
     assert answer.taken == (not said), f"model: {said or 'takes it'}; server: {answer.refusals or 'takes it'}"
 
 
 @examples(200, AGREE)
 @given(spec=SPECS)
-def test_a_job(spec: dict[str, Any], door: Door) -> None:
-    agree(door, JOBS, spec)
+def test_a_job(spec: dict[str, Any], api: KubeApi) -> None:
+    agree(api, JOBS, spec)
 
 
 @examples(100, AGREE)
@@ -280,8 +280,8 @@ def test_a_job(spec: dict[str, Any], door: Door) -> None:
         either("projects", st.lists(LABELS, max_size=2)),
     )
 )  # fmt: skip
-def test_a_runtime(spec: dict[str, Any], door: Door) -> None:
-    agree(door, RUNTIMES, spec)
+def test_a_runtime(spec: dict[str, Any], api: KubeApi) -> None:
+    agree(api, RUNTIMES, spec)
 
 
 @examples(60, AGREE)
@@ -307,18 +307,18 @@ def test_a_runtime(spec: dict[str, Any], door: Door) -> None:
         either("ttlAfterFinished", st.sampled_from(["7d", "0s", "3651d", "x"])),
     )
 )  # fmt: skip
-def test_a_queue(spec: dict[str, Any], door: Door) -> None:
-    agree(door, QUEUES, spec)
+def test_a_queue(spec: dict[str, Any], api: KubeApi) -> None:
+    agree(api, QUEUES, spec)
 
 
 @examples(75, AGREE)
 @given(spec=SPECS.filter(lambda spec: not valid(TrainingJob, {"metadata": {"name": "a"}, "spec": spec})))
-def test_what_a_model_dumps_comes_back_equal(spec: dict[str, Any], door: Door) -> None:
+def test_what_a_model_dumps_comes_back_equal(spec: dict[str, Any], api: KubeApi) -> None:
     """As the api writes it, and as the operator reads what someone else wrote."""
     written = TrainingJob.model_validate({"metadata": {"name": "a"}, "spec": spec})
     for body in (written.dump(), {"metadata": {"name": "a"}, "spec": spec}):
         body = {part: body[part] for part in ("metadata", "spec")}
-        answer = door.create(JOBS, body | {"metadata": {"name": "a"}})
+        answer = api.create(JOBS, body | {"metadata": {"name": "a"}})
         assert answer.taken, answer.refusals
         assert TrainingJob.model_validate(answer.object).spec == written.spec
 
@@ -331,19 +331,19 @@ def test_what_a_model_dumps_comes_back_equal(spec: dict[str, Any], door: Door) -
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_only_the_models_refuse(spec: dict[str, Any], why: str, door: Door) -> None:
+def test_what_only_the_models_refuse(spec: dict[str, Any], why: str, api: KubeApi) -> None:
     """The list of docs/crds.md: from kubectl these jobs are taken, and the operator says Accepted=False or reads on."""
     assert valid(TrainingJob, job(**spec)), why
-    assert door.create(JOBS, job(**spec)).taken, why
+    assert api.create(JOBS, job(**spec)).taken, why
 
 
-def test_what_only_the_api_server_refuses(door: Door) -> None:
+def test_what_only_the_api_server_refuses(api: KubeApi) -> None:
     assert not valid(TrainingJob, job(cpu=0.5))
-    assert "must be of type integer,string" in str(door.create(JOBS, job(cpu=0.5)).refusals)
+    assert "must be of type integer,string" in str(api.create(JOBS, job(cpu=0.5)).refusals)
 
 
-def test_a_null_is_stored_as_absent_or_as_the_default(door: Door) -> None:
-    taken = door.create(JOBS, job(queue=None, runtime=None, gpu=None))
+def test_a_null_is_stored_as_absent_or_as_the_default(api: KubeApi) -> None:
+    taken = api.create(JOBS, job(queue=None, runtime=None, gpu=None))
     assert taken.object["spec"]["queue"] == "default"
     assert "runtime" not in taken.object["spec"]
     assert not valid(TrainingJob, taken.object)
@@ -355,9 +355,9 @@ def test_reserved_variables_are_names_of_variables() -> None:
 
 @examples(60, AGREE)
 @given(spec=SPECS.filter(lambda spec: not valid(TrainingJob, {"metadata": {"name": "a"}, "spec": spec})))
-def test_writing_back_what_was_read_changes_nothing(spec: dict[str, Any], door: Door, namespace: str) -> None:
+def test_writing_back_what_was_read_changes_nothing(spec: dict[str, Any], api: KubeApi, namespace: str) -> None:
     """Or every switch the api sets on kubectl's jobs would break a rule or count as a change of the spec."""
-    here = door.within(namespace)
+    here = api.within(namespace)
     name = f"j{uuid.uuid4().hex[:8]}"
     created = here.create(JOBS, {"metadata": {"name": name}, "spec": spec}, dry=False).object
     # the first write turns `cpu: 2` into a text, and a target of 1 into 1.0: a change to the API server alone
@@ -371,8 +371,8 @@ def test_writing_back_what_was_read_changes_nothing(spec: dict[str, Any], door: 
         created = answer.object
 
 
-def test_the_largest_job_is_within_the_cost_of_its_rules(door: Door, namespace: str) -> None:
-    here = door.within(namespace)
+def test_the_largest_job_is_within_the_cost_of_its_rules(api: KubeApi, namespace: str) -> None:
+    here = api.within(namespace)
     spec = {
         "workers": 4096,
         "gpusPerWorker": 64,

@@ -1,4 +1,4 @@
-"""One table of rules, run through both doors: the Pydantic models and a real API server refuse and take the same."""
+"""One table of rules, run through both: the Pydantic models and a real API server refuse and take the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stoker.spec.runtime import RUNTIMES
 from .cases import CASES, COMMAND, DATA, IC, RECIPE, Case
 
 if TYPE_CHECKING:
-    from .conftest import Door
+    from .conftest import KubeApi
 
 NAMES: dict[str, TypeAdapter[str]] = {
     JOBS.kind: TypeAdapter(JobName),
@@ -107,28 +107,28 @@ def test_the_models_refuse_and_take(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_api_server_refuses_and_takes_the_same(case: Case, door: Door) -> None:
-    answer = door.create(case.kind, {"metadata": {"name": case.name}, "spec": case.bad})
+def test_the_api_server_refuses_and_takes_the_same(case: Case, api: KubeApi) -> None:
+    answer = api.create(case.kind, {"metadata": {"name": case.name}, "spec": case.bad})
     assert answer.status in (400, 422), answer
     assert any(case.says in refusal for refusal in answer.refusals), answer.refusals
-    taken = door.create(case.kind, {"metadata": {"name": "a"}, "spec": case.good})
+    taken = api.create(case.kind, {"metadata": {"name": "a"}, "spec": case.good})
     assert taken.taken, taken.refusals
 
 
 @pytest.mark.parametrize(("case", "before", "change", "says"), UPDATES, ids=[update[0] for update in UPDATES])
 def test_both_doors_let_the_same_changes_through(
-    case: str, before: dict[str, Any], change: dict[str, Any], says: str, door: Door, namespace: str
+    case: str, before: dict[str, Any], change: dict[str, Any], says: str, api: KubeApi, namespace: str
 ) -> None:
     old = {"metadata": {"name": "a"}, "spec": COMMAND | before}
     new = {"metadata": {"name": "a"}, "spec": COMMAND | before | change}
     errors = JOBS.update_errors(TrainingJob.model_validate(old), TrainingJob.model_validate(new))
     assert (says in "".join(errors)) if says else errors == [], case
 
-    door = door.within(namespace)
-    created = door.create(JOBS, old, dry=False)
+    api = api.within(namespace)
+    created = api.create(JOBS, old, dry=False)
     assert created.taken, created.refusals
     new["metadata"] |= {"resourceVersion": created.object["metadata"]["resourceVersion"]}
-    answer = door.replace(JOBS, new)
+    answer = api.replace(JOBS, new)
     assert answer.taken == (not says), answer.refusals
     if says:
         said = {next((e for e in errors if refusal.endswith(f": {e}")), refusal) for refusal in answer.refusals}
@@ -153,7 +153,7 @@ def sentences(schema: Any) -> set[str]:
     return found
 
 
-def test_a_whole_job_as_people_write_it_is_taken_by_both(door: Door) -> None:
+def test_a_whole_job_as_people_write_it_is_taken_by_both(api: KubeApi) -> None:
     spec = yaml.safe_load(
         """
         queue: research
@@ -176,4 +176,4 @@ def test_a_whole_job_as_people_write_it_is_taken_by_both(door: Door) -> None:
     )
     obj = {"metadata": {"name": "a"}, "spec": spec}
     assert by_model(JOBS, copy.deepcopy(spec)) == ""
-    assert door.create(JOBS, obj).taken
+    assert api.create(JOBS, obj).taken
