@@ -220,7 +220,7 @@ def _nodes(state: SchedulerState, entry: Entry, request: Request, now: datetime)
         message = sentences.blamed(nodes, fits_there, until)
         yield Reason(code=Code.NODES_BLAMED, message=message, nodes=nodes[:MOST_JOBS], until=until)
     if not fits_there:
-        yield from shortages(table, request, () if only_there else avoid)
+        yield from shortages(state, request, () if only_there else avoid)
 
 
 def _reserved(state: SchedulerState, entry: Entry, requests: Sequence[Request], now: datetime) -> Iterator[Reason]:

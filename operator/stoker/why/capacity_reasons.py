@@ -16,6 +16,7 @@ from stoker.sched.columns import Column
 from stoker.sched.nodes import NodeTable
 from stoker.sched.place import capacity, fitting, free_room, without
 from stoker.sched.request import Request
+from stoker.sched.state import SchedulerState
 from stoker.sched.topology import likeliest
 from stoker.spec.meta import Key
 from stoker.spec.names import GPU_RESOURCE
@@ -29,15 +30,16 @@ from .unusable_nodes import held_outside, obstacles
 _NAMED_NODES = 64
 
 
-def shortages(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> list[Reason]:
+def shortages(state: SchedulerState, request: Request, avoid: Collection[str] = ()) -> list[Reason]:
     """Why the gang finds no room right now: at least one blocker, given that `place` found none."""
+    table = state.nodes
     could = capacity(table, request, avoid)
     if not request.near.required or table.is_one_place:
-        return _shortages(table, request, avoid, could)
+        return _shortages(state, request, avoid, could)
     now = np.minimum(fitting(table, request, avoid, free_room(table, request, None)), could)
     could = likeliest(table, request.near, request.workers, could, now)
     where = _domain(table, request, could)
-    found = _shortages(table, request, avoid, could)
+    found = _shortages(state, request, avoid, could)
     return [one.model_copy(update={"message": f"{where}: {one.message}"}) for one in found]
 
 
@@ -50,7 +52,8 @@ def _domain(table: NodeTable, request: Request, could: Column) -> str:
     return sentences.within(level, likeliest_one)
 
 
-def _shortages(table: NodeTable, request: Request, avoid: Collection[str], could: Column) -> list[Reason]:
+def _shortages(state: SchedulerState, request: Request, avoid: Collection[str], could: Column) -> list[Reason]:
+    table = state.nodes
     if int(could.sum()) < request.workers:
         return [_too_few_nodes(table, request, avoid, could)]
     found = []
@@ -59,7 +62,7 @@ def _shortages(table: NodeTable, request: Request, avoid: Collection[str], could
         free = table.free_for(request.filter)
         fits = np.minimum(could, np.maximum(free, 0) // request.gpus)
         if int(fits.sum()) < request.workers:
-            found.append(_short_gpus(table, request, avoid, could, fits, free))
+            found.append(_short_gpus(state, request, avoid, could, fits, free))
         else:
             base = fits  # cores and memory are looked for where the GPUs are
     for resource, need, free in (
@@ -158,9 +161,9 @@ def _too_few_nodes(table: NodeTable, request: Request, avoid: Collection[str], c
 
 
 def _short_gpus(
-    table: NodeTable, request: Request, avoid: Collection[str], could: Column, fits: Column, free: Column
+    state: SchedulerState, request: Request, avoid: Collection[str], could: Column, fits: Column, free: Column
 ) -> Reason:
-    wanted = request.totals.gpus
+    table, wanted = state.nodes, request.totals.gpus
     short = _missing(request.workers, request.gpus, could, fits, free)
     slots = np.flatnonzero(could)
     there = {table.names[slot]: int(free[slot]) for slot in slots if free[slot] > 0}
@@ -172,7 +175,8 @@ def _short_gpus(
         request,
         short,
         there,
-        [(key.name, gpus) for key, gpus in held],
+        [(key.name, gpus) for key, gpus in held if not state.entries[key].pending],
+        [(key.name, gpus) for key, gpus in held if state.entries[key].pending],
         list(outside),
         0 if request.near.required else int(mine.sum()) - sum(there.values()),
         0 if table.gpus.is_any(request.filter) else int(np.maximum(idle - mine, 0).sum()),

@@ -183,20 +183,23 @@ def short_of_gpus(
     short: int,
     there: Mapping[str, int],
     held: Sequence[tuple[str, int]],
+    claimed: Sequence[tuple[str, int]],
     outside: Sequence[str],
     elsewhere: int,
     others: int,
     would_do: Sequence[str],
 ) -> str:
-    """`there`: node → free; `held`: job → its GPUs; `elsewhere`: free where no worker fits; `others`: free ones
-    of other kinds; `would_do`: kinds of GPU."""
+    """`there`: node → free; `held`: job → its GPUs; `claimed`: the same of jobs that wait there for others to end;
+    `elsewhere`: free where no worker fits; `others`: free ones of other kinds; `would_do`: kinds of GPU."""
     wanted, total = request.totals.gpus, sum(there.values())
     parts = [f"short {part('gpus', short, wanted)}{_kind(request)}: {_free(there, total, elsewhere)}"]
     if total >= wanted:
         parts[0] += f", and each worker needs {request.gpus} on one node"
     if held:
-        names, gpus = listed([name for name, _ in held], 3), sum(some for _, some in held)
-        parts.append(f"{f'job {names} holds' if len(held) == 1 else f'jobs {names} hold'} {gpus}")
+        parts.append(f"{_jobs(held)} {'holds' if len(held) == 1 else 'hold'} {sum(gpus for _, gpus in held)}")
+    if claimed:
+        kept = sum(gpus for _, gpus in claimed)
+        parts.append(f"{kept} {are(kept)} kept for {_jobs(claimed)}")
     parts += outside
     if others > 0:
         parts.append(f"{others} free {'GPU is' if others == 1 else 'GPUs are'} of another kind or can't be counted on")
@@ -228,6 +231,10 @@ def worker(request: Request) -> str:
     parts += [amount("memory", request.memory)] if request.memory else []
     parts += [amount(name, count) for name, count in request.extended]
     return listed(parts, 5) or "nothing"
+
+
+def _jobs(holding: Sequence[tuple[str, int]]) -> str:
+    return f"{'job' if len(holding) == 1 else 'jobs'} {listed([name for name, _ in holding], 3)}"
 
 
 def _free(there: Mapping[str, int], total: int, elsewhere: int) -> str:
