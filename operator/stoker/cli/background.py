@@ -52,12 +52,12 @@ def _ready(child: int, log: int, begun: int, path: Path) -> int:
     until = time.monotonic() + _PATIENCE_S
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
-        said = os.pread(log, 1 << 20, begun)
+        output = os.pread(log, 1 << 20, begun)
         if ended:
-            click.echo(said.decode(errors="replace"), err=True, nl=False)
+            click.echo(output.decode(errors="replace"), err=True, nl=False)
             return os.waitstatus_to_exitcode(status) or 1
-        if _READY in said and said.endswith(b"\n"):
-            click.echo(said.decode(errors="replace"), err=True, nl=False)
+        if _READY in output and output.endswith(b"\n"):
+            click.echo(output.decode(errors="replace"), err=True, nl=False)
             click.echo(f"  stop   kill {child}   (its log: {path})", err=True)
             return 0
         if time.monotonic() > until:

@@ -171,11 +171,11 @@ class BurnIns:
 
     def _record(self, job: TrainingJob, health: GPUNodeHealth, gpu: GpuHealth, note: Note) -> None:
         """On the job and on the node's object."""
-        said = Note(note.reason, f"GPU {gpu.index} of {health.key.name} ({gpu.uuid}) {note.message}", note.warning)
-        log.warning("%s", said.message)
-        self._recorder.record(job, said)
+        located = Note(note.reason, f"GPU {gpu.index} of {health.key.name} ({gpu.uuid}) {note.message}", note.warning)
+        log.warning("%s", located.message)
+        self._recorder.record(job, located)
         self._recorder.record_about(
-            Subject(kind=HEALTH.kind, api_version=HEALTH.api_version, key=health.key, uid=health.uid), said
+            Subject(kind=HEALTH.kind, api_version=HEALTH.api_version, key=health.key, uid=health.uid), located
         )
 
     def _in(self, seconds: float) -> datetime:

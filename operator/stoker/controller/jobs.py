@@ -178,8 +178,8 @@ class JobReconciler:
             victim = victim_of(job, claimant)
             if victim is not None:
                 keeps = victim.keeps
-                said = shrunk_message(job, len(keeps), claimant) if keeps else preempted_message(claimant)
-                return {"preempted_for": said, "preempted_as": preempted_as(job, claimant), "keeps": keeps}
+                message = shrunk_message(job, len(keeps), claimant) if keeps else preempted_message(claimant)
+                return {"preempted_for": message, "preempted_as": preempted_as(job, claimant), "keeps": keeps}
         return {}
 
     def _moved(self, job: TrainingJob) -> dict[str, Any]:

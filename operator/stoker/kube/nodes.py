@@ -95,9 +95,9 @@ def _readiness(view: NodeView) -> tuple[bool, str, datetime | None]:
     if found is None:
         return False, "its kubelet has not reported yet", None
     if found.status != "True":
-        said = ": ".join(part for part in (found.reason, found.message) if part) or f"Ready is {found.status}"
+        problem = ": ".join(part for part in (found.reason, found.message) if part) or f"Ready is {found.status}"
         since = found.last_transition_time or view.metadata.creation_timestamp
-        return False, f"{CORDONED}; {said}" if view.spec.unschedulable else said, since
+        return False, f"{CORDONED}; {problem}" if view.spec.unschedulable else problem, since
     if view.metadata.deletion_timestamp is not None:
         return False, "being removed from the cluster", None
     if view.spec.unschedulable:

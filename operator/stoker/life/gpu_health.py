@@ -83,16 +83,16 @@ def assessed(
 def with_unhealthy(known: GPUNodeHealth, pod: Pod, now: datetime) -> tuple[GpuHealth, ...]:
     """The node's GPUs with what the kubelet says of those that the worker has. Only of GPUs that the node's exporter
     reports; of one that was cleared since the pod began it says nothing new."""
-    said = {device.resource_id.partition(_SHARE)[0]: device.message for device in pod.unhealthy_devices}
+    messages = {device.resource_id.partition(_SHARE)[0]: device.message for device in pod.unhealthy_devices}
     worker, began = identity(pod.metadata), pod.status.start_time
     holders = (GpuHolder(job_uid=worker.job_uid, attempt=worker.attempt),) if worker is not None else ()
 
     def after(gpu: GpuHealth) -> GpuHealth:
         cleared_at = known.cleared_at(gpu.uuid)
         is_old = cleared_at is not None and (began is None or began <= cleared_at)
-        if gpu.uuid not in said or is_old or any(one.code == SickCause.DEVICE_UNHEALTHY for one in gpu.causes):
+        if gpu.uuid not in messages or is_old or any(one.code == SickCause.DEVICE_UNHEALTHY for one in gpu.causes):
             return gpu
-        what = f"its device plug-in calls it unhealthy: {one_line(said[gpu.uuid])[:MAX_TEXT]}".removesuffix(": ")
+        what = f"its device plug-in calls it unhealthy: {one_line(messages[gpu.uuid])[:MAX_TEXT]}".removesuffix(": ")
         _, cause = _cause(SickCause.DEVICE_UNHEALTHY, now, what)
         causes = tuple(sorted((*gpu.causes, cause), key=lambda one: one.code))
         return gpu.model_copy(update={"causes": causes, "holders": gpu.holders or holders})

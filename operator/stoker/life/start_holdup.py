@@ -120,30 +120,30 @@ def _secret(job: TrainingJob, late: Mapping[int, Pod], now: datetime) -> StartHo
         if waiting is None or waiting.reason != CONFIG_ERROR:
             continue
         for ref in job.spec.secret_env.values():
-            said = said_of(waiting.message, ref, job.metadata.namespace)
-            if said is not None:
-                return StartHoldup(Code.SECRET_MISSING, f"{_who(job, worker)}{said}", now)
+            message = said_of(waiting.message, ref, job.metadata.namespace)
+            if message is not None:
+                return StartHoldup(Code.SECRET_MISSING, f"{_who(job, worker)}{message}", now)
     return None
 
 
 def _volume(job: TrainingJob, late: Mapping[int, Pod], settings: Settings, facts: Facts) -> StartHoldup | None:
     """A volume that can't be mounted, or a folder of one that its kubelet refuses, within the start time-out."""
     nodes = {placed.worker: placed.node for placed in job.status.placement}
-    said: dict[int, str] = {}
+    messages: dict[int, str] = {}
     for worker, pod in late.items():
         if pod.uid in facts.failed_mounts:
-            said[worker] = facts.failed_mounts[pod.uid]
+            messages[worker] = facts.failed_mounts[pod.uid]
         waiting = _troubled(pod)
         if waiting is not None and waiting.reason == CONFIG_ERROR and _SUB_PATH in waiting.message:
-            said[worker] = waiting.message
-    if not said:
+            messages[worker] = waiting.message
+    if not messages:
         return None
-    worker = min(said)
+    worker = min(messages)
     return StartHoldup(
         Code.VOLUME_UNAVAILABLE,
-        f"{_who(job, worker)}a volume can't be mounted on {nodes.get(worker)}: {said[worker]}"[:1024],
+        f"{_who(job, worker)}a volume can't be mounted on {nodes.get(worker)}: {messages[worker]}"[:1024],
         _fetched_at(job, late) + timedelta(seconds=settings.start_timeout_s),
-        tuple(sorted({nodes[one] for one in said if one in nodes})),
+        tuple(sorted({nodes[one] for one in messages if one in nodes})),
     )
 
 

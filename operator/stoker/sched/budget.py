@@ -59,11 +59,13 @@ def cost_of(state: SchedulerState, entry: Entry, now: datetime) -> Cost:
 
 
 def _counted(known: Cost | None, entry: Entry, now: datetime) -> Cost:
-    said = entry.job.status.reservation
+    reported = entry.job.status.reservation
     if known is None or known.uid != entry.job.uid:
         known = Cost(entry.job.uid)
-    if said is not None and (known.written is None or said.at > known.written.at):
-        known = known._replace(idle_s=said.idle_gpu_s, given_back=said.given_back, nodes=said.nodes, written=said)
+    if reported is not None and (known.written is None or reported.at > known.written.at):
+        known = known._replace(
+            idle_s=reported.idle_gpu_s, given_back=reported.given_back, nodes=reported.nodes, written=reported
+        )
     if not known.idle_s:
         spent = False
     elif known.given_back:

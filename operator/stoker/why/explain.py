@@ -79,7 +79,7 @@ def _summary(entry: Entry) -> str:
     job, status = entry.job, entry.job.status
     if entry.assumed:
         return f"placed on {_nodes(entry)}; its start is being recorded"
-    said = f": {status.message}" if status.message else ""
+    message = f": {status.message}" if status.message else ""
     if job.metadata.deletion_timestamp is not None:
         return "being deleted"
     match status.phase:
@@ -88,20 +88,20 @@ def _summary(entry: Entry) -> str:
         case Phase.QUEUED | Phase.SUSPENDED if job.spec.suspend:
             return "suspended on request; resume it to queue it again"
         case Phase.STARTING:
-            return f"placed on {_nodes(entry)}; its workers are starting{said}"
+            return f"placed on {_nodes(entry)}; its workers are starting{message}"
         case Phase.RUNNING if status.held is not None:
             return f"not training any more on {_nodes(entry)}: {hold_message(job, status.held)}"
         case Phase.RUNNING if status.stalled is not None:
             return f"stalled on {_nodes(entry)}: {stall_message(job, status.stalled)}"
         case Phase.RUNNING:
-            return f"running on {_nodes(entry)} in attempt {status.attempt}{said}"
+            return f"running on {_nodes(entry)} in attempt {status.attempt}{message}"
         case Phase.STOPPING:
-            return f"stopping on {_nodes(entry)}; what it holds is free once its workers have ended{said}"
+            return f"stopping on {_nodes(entry)}; what it holds is free once its workers have ended{message}"
         case phase if phase in ENDED:
             ran = f" after running {format_duration(status.ran_s)}" if status.ran_s else ""
-            return f"{phase.lower()}{ran}{said}"
+            return f"{phase.lower()}{ran}{message}"
         case phase:
-            return f"{phase.lower()}{said}"
+            return f"{phase.lower()}{message}"
 
 
 def _ways_on(state: SchedulerState, entry: Entry) -> tuple[Reason, ...]:

@@ -213,11 +213,11 @@ def short_of(
 ) -> str:
     """`most`: free on `node`, where there is most."""
     where = " on the nodes that have the GPUs" if request.gpus else ""
-    said = f"short {part(resource, short, request.workers * need)}{where}: the most free on one node is "
-    said += f"{amount(resource, most)}, on {node}"
+    text = f"short {part(resource, short, request.workers * need)}{where}: the most free on one node is "
+    text += f"{amount(resource, most)}, on {node}"
     if request.workers > 1:
-        said += f"; each worker needs {amount(resource, need)}"
-    return "; ".join((said, *outside))
+        text += f"; each worker needs {amount(resource, need)}"
+    return "; ".join((text, *outside))
 
 
 def scattered(request: Request) -> str:
@@ -260,15 +260,15 @@ def cordoned(nodes: Sequence[str]) -> str:
     return f"{counted(len(nodes), 'node')} {are(len(nodes))} cordoned ({listed(nodes, 3)})"
 
 
-def not_ready(nodes: Sequence[str], said: str) -> str:
-    return f"{listed(nodes, 3)} {are(len(nodes))} not ready" + (f" ({said})" if said and len(nodes) == 1 else "")
+def not_ready(nodes: Sequence[str], message: str) -> str:
+    return f"{listed(nodes, 3)} {are(len(nodes))} not ready" + (f" ({message})" if message and len(nodes) == 1 else "")
 
 
-def lost(nodes: Sequence[str], since: datetime | None, said: str) -> str:
+def lost(nodes: Sequence[str], since: datetime | None, message: str) -> str:
     if len(nodes) > 1:
         return f"{counted(len(nodes), 'node')} are lost ({listed(nodes, 3)})"
     lost = f"has been lost since {moment(since)}" if since is not None else "is lost"
-    return f"{nodes[0]} {lost}" + (f" ({said})" if said else "")
+    return f"{nodes[0]} {lost}" + (f" ({message})" if message else "")
 
 
 def repel(nodes: int, taint: str, runtime: str) -> str:
@@ -286,10 +286,10 @@ def outside(pods: Sequence[str], ours: bool, resource: str, some: int, whole: in
 
 def gpus_unusable(gone: Mapping[tuple[str, str], int]) -> str:
     """`gone`: (why, node) → how many."""
-    said = f"{amount('gpus', sum(gone.values()))} can't be leased"
+    text = f"{amount('gpus', sum(gone.values()))} can't be leased"
     most = sorted(gone.items(), key=lambda item: (-item[1], item[0]))
     parts = [f"{count} of {node}: {why}" for (why, node), count in most[:_NAMED_NODES]]
-    return f"{said} ({'; '.join(parts)}{f' and {len(most) - _NAMED_NODES} more' if len(most) > _NAMED_NODES else ''})"
+    return f"{text} ({'; '.join(parts)}{f' and {len(most) - _NAMED_NODES} more' if len(most) > _NAMED_NODES else ''})"
 
 
 def gpus_of_unknown_model(count: int) -> str:

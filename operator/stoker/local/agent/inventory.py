@@ -107,7 +107,7 @@ class NvmlGpus:
         try:
             async with asyncio.timeout(self._timeout_s):
                 output, _ = await child.communicate()
-            polls = [said for line in output.splitlines() if not isinstance(said := parse(line), GpuEvent)]
+            polls = [polled for line in output.splitlines() if not isinstance(polled := parse(line), GpuEvent)]
             return polls[-1] if polls else None
         except (TimeoutError, ValueError):  # ValueError: it crashed half-way
             return None

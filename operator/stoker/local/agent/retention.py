@@ -44,11 +44,11 @@ def _gone_for_s(folder: Path, now_s: float) -> float:
     """Since the mark was made, by what it says: a job's processes may still touch other times. Raises: OSError."""
     mark = folder / GONE_MARK
     try:
-        said = os.open(mark, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(mark, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        said = -1
-    if said >= 0:
-        with os.fdopen(said, "rb") as file, contextlib.suppress(ValueError):
+        descriptor = -1
+    if descriptor >= 0:
+        with os.fdopen(descriptor, "rb") as file, contextlib.suppress(ValueError):
             return now_s - float(file.read(64))
         mark.unlink()
     fd = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
