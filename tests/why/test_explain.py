@@ -104,12 +104,13 @@ def test_blame_and_back_off_say_until_when(sched: SimpleNamespace) -> None:
 def test_blame_is_the_jobs_own_and_ends_once_there_is_room(sched: SimpleNamespace) -> None:
     """Jobs that ask for the same and avoid the same; nodes that would not help."""
     objects = [sched.node("a", 4), sched.node("b", 1), sched.queue()]
-    objects += [sched.job(f"x{end}", 4, blamed={"a": end, "b": 30, "gone": 20}) for end in (60, 90)]
+    objects += [sched.job(f"x{end}", 4, blamed={"a": end, "b": 30, "0-gone": end}) for end in (60, 90)]
     world = sched.World().feed(*objects)
     assert world.starts(10) == {}
     for end in (60, 90):
         for (found,) in (why(sched, objects, f"x{end}").blockers, world.reasons(10)[sched.key(f"x{end}")]):
             assert (str(found.code), found.nodes, found.until) == ("NodesBlamed", ("a",), sched.at(end))
+        assert texts(why(sched, objects, f"x{end}"))[-1].startswith("once a is no longer avoided")
     away = [sched.node("a", 4, ready=False), sched.queue(), sched.job("x", 4, blamed={"a": 60})]
     assert [str(one.code) for one in why(sched, away, "x").blockers] == ["NoCapacity"]
 

@@ -65,9 +65,9 @@ def hints(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: f
         if starts({}, first=do):
             message = sentences.would_start_once(change, names, nodes)
             found.append(Reason(code=HintCode.WOULD_START, message=message, nodes=nodes, change=change, value=names))
-    for at, node in _times(entry, now):
+    for at, nodes in _times(state, entry, now):
         if starts({}, at):
-            message, nodes = sentences.would_start_at(node, at, now), () if node is None else (node,)
+            message = sentences.would_start_at(nodes, at, now)
             found.append(
                 Reason(
                     code=HintCode.WOULD_START,
@@ -210,13 +210,16 @@ def _up_to(amount: int, step: int) -> int:
     return -(-amount // step) * step
 
 
-def _times(entry: Entry, now: datetime) -> list[tuple[datetime, str | None]]:
-    """When something ends by itself: a node's blame, or (None) the back-off."""
+def _times(state: SchedulerState, entry: Entry, now: datetime) -> list[tuple[datetime, tuple[str, ...]]]:
+    """When something ends by itself: the blame of these nodes, or (none) the back-off."""
     status = entry.job.status
-    times: list[tuple[datetime, str | None]] = [(one.until, one.node) for one in status.blamed if one.until > now]
+    times: dict[datetime, tuple[str, ...]] = {}
+    for one in sorted(status.blamed, key=lambda one: one.node):
+        if one.until > now and one.node in state.nodes.slots:
+            times[one.until] = (*times.get(one.until, ()), one.node)
     if status.not_before is not None and status.not_before > now:
-        times.append((status.not_before, None))
-    return sorted(times, key=lambda one: (one[0], one[1] or ""))
+        times.setdefault(status.not_before, ())
+    return sorted(times.items())
 
 
 def _changed(job: TrainingJob, changes: Mapping[str, Any]) -> TrainingJob:

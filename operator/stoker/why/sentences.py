@@ -360,9 +360,9 @@ def would_start_once(change: Change, names: Sequence[str], nodes: Sequence[str])
     return f"once {what} it would start now"
 
 
-def would_start_at(node: str | None, at: datetime, now: datetime) -> str:
-    """`node`: that is avoided until then; None: it is the back-off that ends."""
-    what = "the back-off ends" if node is None else f"{node} is no longer avoided"
+def would_start_at(nodes: Sequence[str], at: datetime, now: datetime) -> str:
+    """`nodes`: those that are avoided until then; none: it is the back-off that ends."""
+    what = f"{listed(nodes, 3)} {are(len(nodes))} no longer avoided" if nodes else "the back-off ends"
     in_s = format_duration((at - now).total_seconds())
     return f"once {what} at {clock(at)} (in {in_s}) it would start, if nothing else changes"
 
