@@ -29,7 +29,7 @@ async def test_kubectl_shows_what_a_queue_uses_and_deletes_it_with_its_last_job(
     await world.kubectl("wait", f"queue/{name}", "--for=jsonpath={.status.pending.jobs}=1", "--timeout=20s")
     await world.kubectl("wait", f"queue/{name}", "--for=jsonpath={.status.running.gpus}=2", "--timeout=20s")
     head, row = (await world.kubectl("get", "queues", name)).splitlines()
-    assert head.split() == ["NAME", "PARENT", "GPUS", "LIMIT", "GUARANTEE", "RUNNING", "PENDING", "AGE"]
+    assert head.split() == ["NAME", "PARENT", "GPUS", "LIMIT", "GUARANTEE", "RUNNING", "PENDING", "VALID", "AGE"]
     assert row.split()[1:5] == ["2", "3", "1", "1"]
     wide = await world.kubectl("get", "queues", name, "-o", "wide")
     assert "1500m" in wide
