@@ -105,13 +105,12 @@ def test_a_bed_ends_its_own_processes_only(tmp_path: Path) -> None:
     """Not what was started from a shell in which the bed is named, as the documentation says."""
     folder = tmp_path / "bed"
     make_bed(folder)
-    part = Part(folder, "own", ["/bin/sleep", "600"])
-    part.start()
+    Part(folder, "own", ["/bin/sleep", "600"]).start()
+    part = Part(folder, "own")
     with subprocess.Popen(["/bin/sleep", "600"], env={"STOKER_TESTBED": str(folder)}) as bystander:
         assert list(marked(folder)) == [part.pid]
         pids = [part.pid]
         tear_down(folder)
-        part.reap()
         assert not alive(pids) and bystander.poll() is None
         bystander.kill()
 

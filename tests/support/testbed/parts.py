@@ -25,6 +25,8 @@ T = TypeVar("T")
 MARK = "STOKER_TESTBED_PROCESS"
 _BED = "testbed"
 """In the bed's folder, holds its nonce."""
+_STARTED: list[subprocess.Popen[bytes]] = []
+"""Kept: a part of a bed that is left running outlives its object, and a process that is dropped warns."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -82,6 +84,7 @@ class Part:
             self._process = subprocess.Popen(
                 record["argv"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
             )
+        _STARTED.append(self._process)
         self._record.write_text(json.dumps({**record, "pid": self._process.pid}))
 
     def stop(self, timeout_s: float = 20.0) -> None:
