@@ -204,9 +204,9 @@ async def test_reasons_are_worked_out_off_the_event_loop_once_for_each_class(
     worked_out: list[tuple[int, Any]] = []
     blockers = reasons.blockers
 
-    def counted(state: Any, entry: Any, now: Any) -> Any:
+    def counted(state: Any, entry: Any, now: Any, stoppable: Any) -> Any:
         worked_out.append((threading.get_ident(), (now, entry.request)))
-        return blockers(state, entry, now)
+        return blockers(state, entry, now, stoppable)
 
     monkeypatch.setattr(reasons, "blockers", counted)
     await at_once(world, "w", [1, 2] * 30)
