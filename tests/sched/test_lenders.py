@@ -50,7 +50,7 @@ def with_those_below(own: dict[str, dict[str, int]]) -> dict[str, dict[str, int]
 
 
 jobs = st.lists(
-    st.tuples(st.sampled_from(LEAVES), st.integers(1, 3), st.integers(0, 99), st.sampled_from(TYPES)), max_size=14
+    st.tuples(st.sampled_from(LEAVES), st.integers(0, 3), st.integers(0, 99), st.sampled_from(TYPES)), max_size=14
 )
 
 
@@ -63,15 +63,20 @@ def lent(state: SchedulerState, part: QueueState, gpu_type: str, now: Any) -> li
     )
     found: list[Entry] = []
 
-    def holds(name: str) -> int:
-        account = part.typed.get(name) if name else part
-        given = sum(one.request.totals.gpus for one in found if one.gpu_type == name or not name)
-        return account.used.gpus - given - (account.guarantee[0] or 0) if account else 0
+    def has(name: str) -> int:
+        held = part.typed[name].used.gpus if name else part.used.gpus
+        return held - sum(one.request.totals.gpus for one in found if one.gpu_type == name or not name)
+
+    def borrows(name: str) -> int:
+        if name:
+            return has(name) - (part.typed[name].guarantee[0] or 0) if name in part.typed else 0
+        typed = sum(min(has(one), account.guarantee[0] or 0) for one, account in part.typed.items())
+        return has("") - max(part.guarantee[0] or 0, typed)
 
     for one in inside:
-        if holds(gpu_type) <= 0:
+        if borrows(gpu_type) <= 0:
             break
-        is_kept = one.gpu_type in part.typed and part.typed[one.gpu_type].guarantee[0] and holds(one.gpu_type) <= 0
+        is_kept = one.gpu_type in part.typed and part.typed[one.gpu_type].guarantee[0] and borrows(one.gpu_type) <= 0
         if gpu_type or not is_kept:
             found.append(one)
     return found
@@ -102,7 +107,7 @@ def test_an_owner_may_take_what_others_hold_beyond_their_guarantees(
     world.feed(*(sched.node(f"n-{name}", 64, model=f"NVIDIA {name.upper()}") for name in TYPES))
     for number, (queue, held, since, gpu_type) in enumerate(jobs):
         job = run(sched, f"j{number:02}", f"n-{gpu_type}", gpus=held, queue=queue, since=since)
-        world.feed(wrote(job, gpu_type=gpu_type))
+        world.feed(wrote(job, gpu_type=gpu_type if held else ""))
     world.feed(sched.job("x", gpus, queue=leaf))
     state = world.state
     entry = state.entries[sched.key("x")]
@@ -131,6 +136,14 @@ def test_gpus_within_the_guarantee_of_their_type_are_not_taken_for_an_owner_of_a
     assert lent.borrowed == {"free": 4}
     world.feed(*(wrote(job, 3, gpu_type="h100") for job in costly))
     assert claims(world.decide(101)) == {"x": [f"free-{number}" for number in range(4)]}
+
+
+def test_a_queue_that_borrows_no_gpus_gives_back_no_cores_to_an_owner_of_gpus(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(*(sched.node(f"n-{name}", 2, cpu=8, model=f"NVIDIA {name.upper()}") for name in TYPES))
+    world.feed(sched.queue("own", guarantee=2), sched.queue("typed", guaranteed={"gpu_types": {"a100": 2}}))
+    world.feed(wrote(run(sched, "gpus", "n-a100", gpus=2, queue="typed"), gpu_type="a100"))
+    world.feed(run(sched, "cores", "n-h100", gpus=0, cpu="8", queue="typed"), sched.job("x", 2, queue="own", cpu="4"))
+    assert claims(world.decide(100)) == {}
 
 
 def test_what_a_queue_starts_in_the_same_decide_counts_against_its_guarantee(sched: SimpleNamespace) -> None:

@@ -14,8 +14,7 @@ import numpy as np
 
 from .columns import Column, Mask
 from .leaving import Leaving
-from .queue_state import Account, QueueState
-from .request import NOTHING
+from .queue_state import QueueState
 from .state import SchedulerState
 
 
@@ -146,13 +145,10 @@ class Lenders:
     def _spare(self, number: int, kind: int, gpu_type: str) -> float:
         """What the part holds beyond its guarantee."""
         queue = self._parts[number] if number >= 0 else None
-        account: Account | None = queue
-        if queue is not None and gpu_type:
-            account = queue.typed.get(gpu_type)
-        if account is None:
+        account = queue.typed.get(gpu_type) if queue is not None and gpu_type else queue
+        if queue is None or account is None:
             return np.inf
-        held = account.used[kind] + self._leaving.queues.get(account.name, NOTHING)[kind]
-        return held - (account.guarantee[kind] or 0)
+        return queue.borrowed(account, kind, self._leaving.queues)
 
 
 def _until_one_fails(lends: Mask, begin: Column, counts: Column) -> Mask:

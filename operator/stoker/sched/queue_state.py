@@ -193,13 +193,18 @@ class QueueState(Account):
         ]
         return any(typed) or (self.guarantee[0] is not None and (not types or len(typed) < len(types)))
 
-    def borrowed(self, account: Account, kind: int) -> int:
+    def borrowed(self, account: Account, kind: int, leaving: Mapping[str, Totals] = NONE_KEPT) -> int:
         """What one of its accounts holds, of that kind of Totals, beyond what is guaranteed; negative: what it lends.
-        GPUs within the guarantee of their type are not borrowed."""
+        GPUs within the guarantee of their type are not borrowed. `leaving`: account → what is added to what it holds.
+        """
+
+        def holds(one: Account) -> int:
+            return one.used[kind] + leaving.get(one.name, NOTHING)[kind]
+
         own = account.guarantee[kind] or 0
         if account is self and kind == 0:
-            own = max(own, sum(min(one.used.gpus, one.guarantee[0] or 0) for one in self.typed.values()))
-        return account.used[kind] - own
+            own = max(own, sum(min(holds(one), one.guarantee[0] or 0) for one in self.typed.values()))
+        return holds(account) - own
 
     def subtree(self) -> Iterator[QueueState]:
         """It and all queues below."""
