@@ -38,7 +38,9 @@ from .waiting_reasons import WaitingJobs
 
 LOOK_S = 0.05
 _RESTS_FOR_WORK = 2.0
-"""A pass is followed by a rest so many times as long, of LOOK_S at most: what changes meanwhile is one more pass."""
+_LEAST_REST_S = 0.02
+"""A pass is followed by a rest so many times as long, of at least this and of LOOK_S at most: what changes meanwhile,
+and pods change in bursts, is one more pass."""
 _FEWEST = 16
 _PAGE = 500
 
@@ -82,7 +84,7 @@ class Scheduling:
                     await wait_for(self._writes.eased, self._clock, LOOK_S)
                 elif not self._more:
                     rest_s = _RESTS_FOR_WORK * (self._clock.monotonic() - began)
-                    await self._clock.sleep(min(rest_s, LOOK_S))
+                    await self._clock.sleep(min(max(rest_s, _LEAST_REST_S), LOOK_S))
                 await wait_for(self._woken, self._clock, self._seconds_until(wake_at))
         finally:
             await self._writes.close()
