@@ -87,7 +87,7 @@ class _Nothing:
 def test_only_jobs_and_their_progress_wake_a_list():
     followers = Followers(_Nothing(), _Nothing(), _Nothing())  # type: ignore[arg-type]
     with followers.follow_all() as of_all, followers.follow("uid") as of_one:
-        followers._wake_its_own("uid")
+        followers._wake_job("uid")
         assert of_one._woken.is_set() and not of_all._woken.is_set()
         followers.wake("other")
         assert of_all._woken.is_set()

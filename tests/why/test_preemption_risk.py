@@ -77,4 +77,5 @@ def test_a_job_that_preempts_names_its_victims(sched: SimpleNamespace) -> None:
     said = explain(world.state, sched.key("high"), sched.at(11))
     assert [(str(one.code), one.jobs) for one in said.blockers] == [("Preempting", ("default/low",))]
     said = explain(world.feed(sched.job("third")).state, sched.key("third"), sched.at(11))
-    assert said.summary == "short 5 of 1 GPU: none is free; job low holds 4; 4 are kept for job high"
+    assert (said.blockers[0].short, said.blockers[0].of) == (5, 1), "as many are to get free"
+    assert said.summary == "short 1 of 1 GPU: none is free; job low holds 4; 4 are kept for job high"

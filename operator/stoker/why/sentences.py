@@ -192,7 +192,7 @@ def short_of_gpus(
     """`there`: node → free; `held`: job → its GPUs; `claimed`: the same of jobs that wait there for others to end;
     `elsewhere`: free where no worker fits; `others`: free ones of other kinds; `would_do`: kinds of GPU."""
     wanted, total = request.totals.gpus, sum(there.values())
-    parts = [f"short {part('gpus', short, wanted)}{_kind(request)}: {_free(there, total, elsewhere)}"]
+    parts = [f"short {part('gpus', min(short, wanted), wanted)}{_kind(request)}: {_free(there, total, elsewhere)}"]
     if total >= wanted:
         parts[0] += f", and each worker needs {request.gpus} on one node"
     if held:
@@ -213,7 +213,8 @@ def short_of(
 ) -> str:
     """`most`: free on `node`, where there is most."""
     where = " on the nodes that have the GPUs" if request.gpus else ""
-    text = f"short {part(resource, short, request.workers * need)}{where}: the most free on one node is "
+    wanted = request.workers * need
+    text = f"short {part(resource, min(short, wanted), wanted)}{where}: the most free on one node is "
     text += f"{amount(resource, most)}, on {node}"
     if request.workers > 1:
         text += f"; each worker needs {amount(resource, need)}"
