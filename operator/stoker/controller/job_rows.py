@@ -21,7 +21,7 @@ from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob
 from stoker.spec.names import ANNOTATION_SUBMITTER
 from stoker.spec.outcome import FREE
 from stoker.spec.pod import Pod
-from stoker.spec.queue import Queue, QueueResources
+from stoker.spec.queue import Queue, QueueResources, own_gpus
 from stoker.spec.queue_tree import Link, links
 from stoker.spec.worker_pod import identity
 from stoker.store.cache import Change, WatchCache
@@ -151,9 +151,8 @@ class JobRows:
             if limit is not None:
                 gpus.add_metric((*labels, "limit"), float(limit))
             if lending:
-                of_types = placed[name].guarantee.of_types.items()
-                own = sum(min(typed[name, one], guarantee) for one, guarantee in of_types)
-                own = max(own, placed[name].guarantee.gpus or 0)
+                guarantee = placed[name].guarantee
+                own = own_gpus(guarantee.gpus, ((typed[name, one], most) for one, most in guarantee.of_types.items()))
                 gpus.add_metric((*labels, "guarantee"), float(guaranteed[name]))
                 gpus.add_metric((*labels, "borrowed"), float(max(gpus_of[name, "allocated"] - own, 0)))
         yield gpus
@@ -256,7 +255,7 @@ def _with_those_below(counts: Counter[tuple[str, str]], placed: Mapping[str, Lin
 
 def _guaranteed(resources: QueueResources) -> int:
     """GPUs: types count in gpus too."""
-    return max(resources.gpus or 0, sum(resources.of_types.values()))
+    return own_gpus(resources.gpus, ((most, most) for most in resources.of_types.values()))
 
 
 def _row(job: TrainingJob) -> Row:

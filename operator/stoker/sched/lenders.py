@@ -131,15 +131,12 @@ class Lenders:
         found: Mask = np.ones(len(rows), dtype=np.bool_)
         for number in np.unique(part[part >= 0]).tolist():
             queue = self._parts[number]
-            named = {name: account for name, account in queue.typed.items() if account.guarantee[0]}
-            mine = np.flatnonzero(part == number) if named else ()
-            given = dict.fromkeys(named, 0)
-            for at in mine:
-                entry, gpus = jobs.jobs[rows[at]], int(jobs.totals[0][rows[at]])
-                if entry is None or entry.gpu_type not in named:
-                    continue
-                found[at] = given[entry.gpu_type] < self._spare(number, 0, entry.gpu_type)
-                given[entry.gpu_type] += gpus
+            left = {name: self._spare(number, 0, name) for name, account in queue.typed.items() if account.guarantee[0]}
+            for at in np.flatnonzero(part == number) if left else ():
+                entry = jobs.jobs[rows[at]]
+                if entry is not None and entry.gpu_type in left:
+                    found[at] = left[entry.gpu_type] > 0
+                    left[entry.gpu_type] -= int(jobs.totals[0][rows[at]])
         return found
 
     def _spare(self, number: int, kind: int, gpu_type: str) -> float:

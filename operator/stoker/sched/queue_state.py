@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.queue import NOT_NAMED, Amounts, Preemption, Queue, WithinQueue
+from stoker.spec.queue import NOT_NAMED, Amounts, Preemption, Queue, WithinQueue, own_gpus
 
 from .request import NOTHING, Request, Totals
 from .sorted_list import SortedList
@@ -201,10 +201,8 @@ class QueueState(Account):
         def holds(one: Account) -> int:
             return one.used[kind] + leaving.get(one.name, NOTHING)[kind]
 
-        own = account.guarantee[kind] or 0
-        if account is self and kind == 0:
-            own = max(own, sum(min(holds(one), one.guarantee[0] or 0) for one in self.typed.values()))
-        return holds(account) - own
+        of_types = self.typed.values() if account is self and kind == 0 else ()
+        return holds(account) - own_gpus(account.guarantee[kind], ((holds(one), one.guarantee[0]) for one in of_types))
 
     def subtree(self) -> Iterator[QueueState]:
         """It and all queues below."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
@@ -51,6 +51,12 @@ class QueueResources(SpecModel):
 
 
 NO_RESOURCES = QueueResources()
+
+
+def own_gpus(guarantee: int | None, of_types: Iterable[tuple[int, int | None]]) -> int:
+    """How many of a queue's GPUs are not borrowed. `guarantee`: of any type; `of_types`: of each type (held,
+    guaranteed)."""
+    return max(guarantee or 0, sum(min(held, guaranteed or 0) for held, guaranteed in of_types))
 
 
 class WithinQueue(StrEnum):
