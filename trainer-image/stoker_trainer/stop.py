@@ -50,9 +50,10 @@ class StopSignal:
         """SIGTERM and SIGINT mean stop. Main thread only."""
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
+        # The descriptor first: a signal between the two would be taken by the handler, and lost.
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _noted)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         threading.Thread(target=self._listen, args=(read_end,), name="stop-signal", daemon=True).start()
 
     def _listen(self, read_end: int) -> None:
