@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.support.groups",
     "tests.support.nvml_fixtures",
     "tests.support.one_of_each",
+    "tests.support.timeouts",
 ]
 
 
