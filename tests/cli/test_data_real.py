@@ -16,7 +16,7 @@ from tests.support.harness import until
 from .test_files_real import Machine
 
 pytest.importorskip("fastapi")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 READ = "import os; print(open(os.environ['STOKER_DATA_MY_SET'] + '/train.txt').read())"
 

@@ -16,7 +16,7 @@ from tests.support.harness import until
 from tests.support.machine import Machine
 
 pytest.importorskip("fastapi")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 TRAIN = """
 import os, pathlib, sys, time

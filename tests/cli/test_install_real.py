@@ -14,7 +14,7 @@ from tests.support.machine import Machine
 from tests.support.wheels import make_wheel
 
 pytest.importorskip("fastapi")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 class InstallingMachine(Machine):

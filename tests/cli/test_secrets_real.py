@@ -20,7 +20,7 @@ from tests.support.harness import until
 
 from .test_files_real import Machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 VALUE = "wb-" + base64.b32encode(os.urandom(25)).decode()
 SCRIPT = """

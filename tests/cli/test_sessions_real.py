@@ -26,7 +26,7 @@ from stoker.client.client import Client
 from stoker.client.errors import ApiError, BadInput, StokerError, TimedOut
 
 pytest.importorskip("fastapi")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 STOKER = [sys.executable, "-m", "stoker.cli.main"]
 WAITING = re.compile(r"stoker: waiting for worker .*\n")

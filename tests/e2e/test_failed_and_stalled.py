@@ -17,7 +17,7 @@ from stoker.spec.outcome import Category
 from stoker.spec.reasons import Code
 from tests.support.harness import SHOWS_PROGRESS, Server, running, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 HOLD, STALL = {"onFailure": {"hold": "10m"}}, {"stall": {"after": "2s"}}
 FAIL = "print('weights are on the floor', flush=True); raise SystemExit(3)"

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.harness import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.slow
 
 PYPROJECT = """\
 [project]

@@ -27,7 +27,7 @@ from tests.support.nvml_scenario import NoCompiler, Scenario
 from tests.support.testbed.monitoring import Prometheus
 from tools.verify.alert_stages import scrape_configs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 WATTS = (300.0, 90.0)
 # Serves metrics on the port that is its own, until the file that it is given is there.

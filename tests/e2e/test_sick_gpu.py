@@ -22,7 +22,7 @@ from tests.support.burn_in_torch import TORCH_WITH_A_GPU
 from tests.support.harness import running, until
 from tests.support.nvml_scenario import NoCompiler, Scenario
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 GPUS = 2
 SAVES = """

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.harness import Server, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.slow
 Stoker = Callable[..., subprocess.CompletedProcess[str]]
 
 TRAIN = """

@@ -78,7 +78,6 @@ async def eventually(call, timeout_s=60.0):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_caches_survive_restart_and_compaction(own_control_plane):
     plane = own_control_plane
     plane.install_crds()

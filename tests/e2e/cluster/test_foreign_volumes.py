@@ -11,7 +11,7 @@ import pytest
 from stoker.spec.job import Phase
 from tests.support.cluster_stack import Project, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 OWNER = 4321
 
 PROBE = """\

@@ -19,7 +19,7 @@ from stoker.spec.worker_size import SizeFrom
 from tests.support.cluster_stack import RACK, ROOT, Project, Stack
 from tests.support.harness import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 Figure = Callable[[str, object], None]
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
