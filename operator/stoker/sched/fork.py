@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from enum import Enum
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, is_
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, TypeVar
 
@@ -65,7 +66,7 @@ class _Walk:
             Entry: self._entry,
             Lane: self._lane,
             SortedList: SortedList.copy,  # of jobs' orders and times
-            LaneIndex: lambda old: old.with_lanes(self.copy),
+            LaneIndex: lambda old: old.with_lanes(self._each),
             Journal: lambda old: Journal(),
             MethodType: lambda old: MethodType(old.__func__, self.copy(old.__self__)),
             np.ndarray: np.copy,
@@ -82,9 +83,12 @@ class _Walk:
     def copy(self, old: Any) -> Any:
         new = self._copies.get(id(old))
         if new is None:
-            if self._are_shared((type(old),)):
-                return old
-            new = self._copies[id(old)] = self._make(old)
+            make = self._made_by.get(type(old))
+            if make is None:
+                if self._are_shared((type(old),)):
+                    return old
+                make = self._make
+            new = self._copies[id(old)] = make(old)
         return new
 
     def _are_shared(self, kinds: Iterable[type]) -> bool:
@@ -97,13 +101,14 @@ class _Walk:
         return True
 
     def _each(self, old: Collection[Any]) -> Iterable[Any]:
-        return old if self._are_shared(set(map(type, old))) else map(self.copy, old)
+        """As `copy` of each; what is copied already is found without a step of ours for each."""
+        if self._are_shared(set(map(type, old))):
+            return old
+        found = list(map(self._copies.get, map(id, old)))
+        return map(self.copy, old) if any(map(is_, found, repeat(None))) else found
 
     def _make(self, old: Any) -> Any:
         kind: type[Any] = type(old)
-        make = self._made_by.get(kind)
-        if make is not None:
-            return make(old)
         if issubclass(kind, tuple):
             return old if self._are_shared(map(type, old)) else tuple.__new__(kind, map(self.copy, old))
         if issubclass(kind, (dict, list, set)):
@@ -117,8 +122,11 @@ class _Walk:
     # What there is one of per waiting job. All else in them is replaced when it changes, never changed itself.
 
     def _entry(self, old: Entry) -> Entry:
-        new = Entry(*_values(old))
-        new.queue, new.runtime, new.lane = self.copy(old.queue), self.copy(old.runtime), self.copy(old.lane)
+        new, copies = Entry(*_values(old)), self._copies
+        new.queue = copies.get(id(old.queue)) or self.copy(old.queue)
+        new.runtime = copies.get(id(old.runtime)) or self.copy(old.runtime)
+        if old.lane is not None:
+            new.lane = copies.get(id(old.lane)) or self.copy(old.lane)
         return new
 
     def _lane(self, old: Lane) -> Lane:

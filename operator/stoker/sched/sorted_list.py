@@ -27,8 +27,8 @@ class SortedList(Generic[T]):
 
     def copy(self) -> SortedList[T]:
         """Of its own order; the items are the same."""
-        new: SortedList[T] = SortedList()
-        new._chunks, new._splits = [self.RUN(chunk) for chunk in self._chunks], self._splits
+        new: SortedList[T] = SortedList.__new__(SortedList)
+        new._chunks, new._splits = list(map(self.RUN, self._chunks)), self._splits
         return new
 
     def __len__(self) -> int:

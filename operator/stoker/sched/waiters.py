@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import repeat
 from math import inf
 from operator import eq, le
 from typing import Any, NamedTuple, cast
@@ -57,7 +58,7 @@ class _Run(list[Waiting]):
     __slots__ = ("_bounds",)
     _bounds: tuple[Needs, Needs] | None
 
-    def __init__(self, items: Sequence[Waiting]) -> None:
+    def __init__(self, items: Iterable[Waiting]) -> None:
         super().__init__(items)
         self._bounds = None
 
@@ -77,8 +78,9 @@ class _Run(list[Waiting]):
         return self._bounds
 
 
-def _moved(items: Iterable[Waiting], lane_of: Callable[[Lane], Lane]) -> list[Waiting]:
-    return [Waiting(order, needs, lane_of(lane)) for order, needs, lane in items]
+def _moved(items: Sequence[Waiting], each: Callable[[Sequence[Lane]], Iterable[Lane]]) -> Iterator[Waiting]:
+    orders, needs, lanes = zip(*items, strict=True) if items else ((), (), ())
+    return map(tuple.__new__, repeat(Waiting), zip(orders, needs, each(lanes), strict=True))
 
 
 class LaneIndex(SortedList[Waiting]):
@@ -93,12 +95,12 @@ class LaneIndex(SortedList[Waiting]):
         super().__init__()
         self._bounds = None
 
-    def with_lanes(self, lane_of: Callable[[Lane], Lane]) -> LaneIndex:
-        """The same of the lanes that stand for these in a copy."""
+    def with_lanes(self, each: Callable[[Sequence[Lane]], Iterable[Lane]]) -> LaneIndex:
+        """The same of the lanes that stand for these in a copy; `each`: what stands for each."""
         new = LaneIndex()
-        new._splits, new._bounds = tuple(_moved(self._splits, lane_of)), self._bounds
+        new._splits, new._bounds = tuple(_moved(self._splits, each)), self._bounds
         for run in self._chunks:
-            moved = _Run(_moved(run, lane_of))
+            moved = _Run(_moved(run, each))
             moved._bounds = cast(_Run, run)._bounds
             new._chunks.append(moved)
         return new
