@@ -11,6 +11,7 @@ from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.outcome import Intent
 from stoker.spec.queue import QUEUES, Preemption, Queue, QueueResources, QueueSpec, WithinQueue
 from stoker.spec.reasons import Code
+from stoker.store.port import Invalid
 
 from .dying import Dying
 
@@ -53,6 +54,32 @@ async def test_it_starts_with_what_fits_and_grows_into_what_gets_free(world: Wor
     assert {workers_of(world, f"e-2-{worker}") for worker in range(4)} == {"4"}
     assert job.status.claim is None and len(ended.workers) == 2
     assert world.kubelet.most_gpus == 4
+
+
+async def test_one_whose_growth_the_store_refuses_still_counts_in_its_queue(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.kubelet.script = lambda pod: None
+    patch_status, refused = world.store.patch_status, 0
+
+    async def refuse(kind: Any, key: Key, patch: Any, **options: Any) -> Any:
+        nonlocal refused
+        if key.name == "e" and patch.get("claim"):
+            refused += 1
+            raise Invalid(["the object is larger than the store takes"])
+        return await patch_status(kind, key, patch, **options)
+
+    monkeypatch.setattr(world.store, "patch_status", refuse)
+    limited = QueueSpec(limit=QueueResources(gpus=4))
+    await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="q"), spec=limited))
+    await world.node(gpus=8)
+    await world.submit("e", **ELASTIC)
+    await world.until(lambda: refused, "it would grow")
+    await world.submit("more", queue="q", gpus_per_worker=2)
+    await world.until(lambda: world.job("more").status.reason is Code.QUEUE_LIMIT, lambda: world.job("more").status)
+    assert len(world.job("e").status.placement) == 3 and refused < 4 and world.operator.reconcile_errors == 0
+    await world.change("e", cancel=True)
+    await world.phase("more", Phase.RUNNING)
 
 
 async def test_an_owner_reclaims_and_the_borrower_goes_on_with_fewer(world: World) -> None:

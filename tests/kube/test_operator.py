@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
 
 from stoker.controller import jobs, render_kube
-from stoker.spec.job import Phase
+from stoker.spec.job import JOBS, Phase
 from stoker.spec.kube_pod import SERVICES
 from stoker.spec.meta import Key
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.outcome import Category
 from stoker.spec.reasons import Code
-from stoker.store.port import NotFound
+from stoker.store.port import Invalid, NotFound
 from tests.support.testbed.kubelets import Play
 
 from .operator_world import World
@@ -33,6 +34,34 @@ async def test_a_job_made_with_nothing_but_its_command_runs_and_succeeds(world: 
     manifest = json.loads(await world.kubectl("get", "pod", "-n", world.project, pod.metadata.name, "-o", "json"))
     assert manifest["spec"]["nodeName"] == node, "bound by the cluster's own scheduler, where we pinned it"
     assert [c.type for c in job.status.conditions if c.status == "False"] == ["CheckpointsPersistent"]
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+async def test_a_job_too_large_for_one_more_status_delays_no_other(
+    empty_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """etcd takes 1.5 MiB: its variables leave less than that of a placement."""
+    world, taken, refused = empty_world, 0, 32_768
+    await world.node("n")
+    while refused - taken > 200:
+        count = (taken + refused) // 2
+        env = {f"E{number}": "x" * 32_768 for number in range(47)} | {"E": "x" * count}
+        with suppress(NotFound):
+            await world.store.delete(JOBS, Key(world.project, "large"))
+        try:
+            await world.submit("large", env=env, cpu="1", memory="1Gi", gpusPerWorker=1)
+            taken = count
+        except Invalid:
+            refused = count
+    if count != taken:
+        env["E"] = "x" * taken
+        await world.submit("large", env=env, cpu="1", memory="1Gi", gpusPerWorker=1)
+    world.start()
+    for number in range(3):
+        await world.submit(f"j{number}", gpusPerWorker=1)
+        await world.phase(f"j{number}", Phase.SUCCEEDED)
+    assert "status of job" in caplog.text and "pass failed" not in caplog.text
+    assert world.job("large").status.placement == ()
 
 
 async def test_a_gang_has_its_names_before_its_pods_and_all_go_with_the_job(world: World) -> None:

@@ -5,7 +5,9 @@ placement into status, fenced by resourceVersion), at most `decided_writes.AT_ON
 ahead than that, and less where deciding takes longer than LOOK_S. A changed object wakes the next pass at once, or
 within LOOK_S where many writes are under way or a pass has just ended; nothing polls. Called by `operator.Operator`.
 
-What became of a write is taken into the state by the next pass, on its thread.
+What became of a write is taken into the state by the next pass, on its thread. One that fails is its job's alone: it
+is tried again after a back-off of that job's. Where it may have been done the job's room stays counted until its next
+version says so or the same write is answered; where the store has refused it the job is left aside until then.
 """
 
 from __future__ import annotations
@@ -20,17 +22,19 @@ from stoker.life.placement import placed_status
 from stoker.life.preemption import claim_message
 from stoker.life.step import Note
 from stoker.sched.decide import ClaimChange, Decisions, Start, decide
+from stoker.sched.entries import is_pending
 from stoker.sched.state import SchedulerState
 from stoker.scheduler_feed import SchedulerFeed
-from stoker.spec.job import JOBS, Phase, ReservationCost, TrainingJob
+from stoker.spec.job import JOBS, Phase, ReservationCost, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import Key
 from stoker.spec.reasons import Code
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock, wait_for
 from stoker.store.port import Store
+from stoker.store.workqueue import WorkQueue
 
 from .counters import Counters
-from .decided_writes import AT_ONCE, DecidedWrites
+from .decided_writes import AT_ONCE, DecidedWrites, Write
 from .jobs import SIGHT_S
 from .recorder import Recorder
 from .status_writes import Written, try_write_status
@@ -41,6 +45,8 @@ _RESTS_FOR_WORK = 2.0
 _LEAST_REST_S = 0.02
 """A pass is followed by a rest so many times as long, of at least this and of LOOK_S at most: what changes meanwhile,
 and pods change in bursts, is one more pass."""
+_AGAIN_S = 0.5
+"""After a first write that failed, then twice as long each time, up to a minute."""
 _FEWEST = 16
 _PAGE = 500
 
@@ -76,6 +82,7 @@ class Scheduling:
         self._waiting = self._new_waiting()
         self._feed.start(self._woken.set, self._waiting.observe, self._waiting.forget)
         self._forget_writes()
+        repeating = asyncio.create_task(self._repeat())
         try:
             while True:
                 began = self._clock.monotonic()
@@ -87,10 +94,15 @@ class Scheduling:
                     await self._clock.sleep(min(max(rest_s, _LEAST_REST_S), LOOK_S))
                 await wait_for(self._woken, self._clock, self._seconds_until(wake_at))
         finally:
+            repeating.cancel()
+            self._due.shutdown()
             await self._writes.close()
 
     def _forget_writes(self) -> None:
         self._writes = DecidedWrites(self._written)
+        self._due: WorkQueue[Key] = WorkQueue(self._clock, base_s=_AGAIN_S)
+        self._again: dict[Key, Write] = {}
+        """Jobs to be seen to once more when they are due."""
         self._ahead = AT_ONCE
         """Starts that a pass may decide."""
         self._recording: set[Key] = set()
@@ -178,26 +190,64 @@ class Scheduling:
         """
         job = self._jobs.get(start.key)
         if job is None or job.uid != start.uid or job.metadata.resource_version != start.resource_version:
+            self._due.forget(start.key)
             return
         new = placed_status(job, start.placement, start.gpu_type, self._clock.now())
-        written = await try_write_status(self._store, job, new)
-        if written is Written.REFUSED:
-            self._leave(job)
-        elif written is Written.DONE:
+        if await self._try(job, new, partial(self._start, start)):
             self.starts += 1
             self._counters.placed()
             self._recorder.record(job, Note("Placed", f"attempt {new.attempt}: {new.message}"))
 
+    async def _try(self, job: TrainingJob, status: TrainingJobStatus, again: Write) -> bool:
+        """Write it. Returns: it is done; else, where it is not known, it is done `again` later."""
+        written = await try_write_status(self._store, job, status)
+        if written is Written.REFUSED:
+            self._leave(job)
+        elif written is Written.UNKNOWN:
+            self._put_off(job.key, again)
+        else:
+            self._due.forget(job.key)
+        return written is Written.DONE
+
+    def _put_off(self, key: Key, write: Write) -> None:
+        self._again[key] = write
+        self._due.add_backoff(key)
+
+    async def _repeat(self) -> None:
+        while True:
+            key = await self._due.get()
+            self._due.done(key)
+            if key in self._again:
+                self._writes.add(self._again.pop(key))
+
     def _leave(self, job: TrainingJob) -> None:
-        """Schedule without this job until it changes: what is refused now would be refused in every pass."""
+        """Schedule without this job until it changes, or for a while: what is refused now would be refused in every
+        pass. What it holds stays counted."""
 
         def leave(state: SchedulerState) -> None:
             entry = state.entries.get(job.key)
             if entry is not None and entry.job.metadata.resource_version == job.metadata.resource_version:
                 state.forget_job(job.key)
                 self._waiting.forget(job.key)
+                if not is_pending(job):
+                    state.observe_job(job)
+                    state.elastic.forget(job.key)
 
         self._learned.append(leave)
+        self._woken.set()
+        self._put_off(job.key, partial(self._take_back, job))
+
+    async def _take_back(self, job: TrainingJob) -> None:
+        if self._jobs.get(job.key) is not job:
+            self._due.forget(job.key)
+            return
+
+        def take_back(state: SchedulerState) -> None:
+            state.forget_job(job.key)
+            state.observe_job(job)
+            self._waiting.observe(job)
+
+        self._learned.append(take_back)
         self._woken.set()
 
     async def _write_claim(self, change: ClaimChange) -> None:
@@ -208,6 +258,7 @@ class Scheduling:
         """
         job = self._jobs.get(change.key)
         if job is None or job.uid != change.uid or job.metadata.resource_version != change.resource_version:
+            self._due.forget(change.key)
             return
         claim = change.claim
         update: dict[str, object] = {"claim": claim}
@@ -217,11 +268,7 @@ class Scheduling:
         new = job.status.model_copy(update=update)
         if preempts:
             new = with_scheduled(new, self._clock.now(), job.metadata.generation)
-        written = await try_write_status(self._store, job, new)
-        if written is Written.REFUSED:
-            self._leave(job)
-            return
-        if written is not Written.DONE:
+        if not await self._try(job, new, partial(self._write_claim, change)):
             return
         if change.voided:
             self._counters.claim_voided(job)
@@ -238,7 +285,7 @@ class Scheduling:
                 return
             new = job.status.model_copy(update={"reservation": cost})
             written = await try_write_status(self._store, job, new)
-            if written is Written.DONE:
+            if written in (Written.DONE, Written.UNKNOWN):  # the next one says it too
                 self._learned.append(lambda state: state.wrote(key, cost))
             elif written is Written.REFUSED:
                 self._leave(job)  # where it only changed the next pass tries again

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Any
 
 from stoker.spec.job import JOBS, TrainingJob, TrainingJobStatus
-from stoker.store.port import Conflict, Forbidden, Invalid, NotFound, NotPermitted, Store
+from stoker.store.port import Conflict, Forbidden, Invalid, NotFound, NotLeader, NotPermitted, Store, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,9 @@ class Written(Enum):
     CHANGED = auto()
     """The job has changed; that change wakes the loop."""
     REFUSED = auto()
-    """The store takes no such status, by its rules or a policy of the cluster's, and won't by being asked again."""
+    """The store takes no such status, by its rules or a policy of the cluster's: nothing was written."""
+    UNKNOWN = auto()
+    """No answer, or one that does not say: it may have been written."""
 
 
 async def write_status(store: Store, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
@@ -45,11 +47,14 @@ async def try_write_status(store: Store, job: TrainingJob, status: TrainingJobSt
         await write_status(store, job, status)
     except (Conflict, NotFound):
         return Written.CHANGED
-    except NotPermitted:
-        raise  # our own account
+    except (NotLeader, NotPermitted):
+        raise  # of this process, or our own account
     except (Invalid, Forbidden) as error:
-        log.error("job %s is left alone until it changes: its status was refused: %s", job.key, error)
+        log.error("status of job %s refused, to be tried again later: %s", job.key, error)
         return Written.REFUSED
+    except Unavailable as error:
+        log.warning("status of job %s perhaps not written, to be tried again: %s", job.key, error)
+        return Written.UNKNOWN
     return Written.DONE
 
 

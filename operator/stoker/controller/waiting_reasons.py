@@ -151,7 +151,7 @@ class WaitingJobs:
         if written is Written.CHANGED:
             self._put(job.key, self._clock.now().timestamp() + _SETTLE_S)  # the next look knows better
         if written is Written.REFUSED:
-            self.forget(job.key)
+            self._put(job.key, self._clock.now().timestamp() + _LONGEST_REST_S)
         if written is not Written.DONE:
             return
         if step.status.reason is not job.status.reason:

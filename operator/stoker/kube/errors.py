@@ -52,6 +52,8 @@ class Status(StatusModel):
 _STATUS = TypeAdapter(Status)
 _AUTHORIZER = re.compile(r'\bUser "[^"]*" cannot ')
 """The authorizer's 403; admission's (quotas, policies) reads otherwise. Source: apiserver `responsewriters`."""
+_TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
+"""etcd's limit, 1.5 MiB an object by default, is answered with 500. Source: etcd `api/v3rpc/rpctypes`, grpc-go."""
 _STARTING = "not yet ready to handle request"
 """Admission's 403 until it has read what it decides by. Source: apiserver `admission.Handler.WaitForReady`."""
 
@@ -138,6 +140,8 @@ def to_error(status: Status, what: str, *, wait_s: float = 0.0) -> StoreError:
             return Gone(text)
         case 413 | 422:
             return _invalid(status, text)
+        case 500 if any(limit in status.message for limit in _TOO_LARGE):
+            return Invalid([f"the object is larger than the store takes: {status.message}"])
         case 429:
             return Throttled(text, wait_s or status.details.retry_after_seconds or 1.0)
         case 504 if "ResourceVersionTooLarge" in reasons or "Too large resource version" in status.message:
