@@ -268,6 +268,26 @@ def test_why_says_what_may_be_stopped_for_a_guarantee(
     assert lent == ([] if says is None else [LENT + says])
 
 
+@pytest.mark.parametrize(
+    ("now", "jobs", "once", "at"),
+    [
+        (600, "old and young", "each has", "the first at 2026-11-21 10:30:00 UTC"),
+        (1900, "young", "it has", "at 2026-11-21 10:40:00 UTC"),
+        (2500, "", "", ""),
+    ],
+)
+def test_why_says_when_jobs_of_lower_priority_may_be_stopped(
+    now: float, jobs: str, once: str, at: str, sched: SimpleNamespace
+) -> None:
+    world = sched.World().feed(sched.node("a", 8), preempting(sched.queue(), "30m"), sched.job("x", 8, priority=2))
+    kinds = {"old": {}, "young": {"since": 600}, "fixed": {"preemptible": False}, "equal": {"priority": 2}}
+    world.feed(*(run(sched, name, "a", gpus=2, **more) for name, more in kinds.items()))
+    assert world.starts(now) == {}
+    found = [one.message for one in world.reasons(now)[sched.key("x")] if one.code == "MinRuntime"]
+    may = f"{jobs}, of lower priority, may be stopped for it"
+    assert found == ([f"{may} once {once} run for 30m (minRuntime of queue 'default'): {at}"] if jobs else [])
+
+
 LENT = "queue 'owner' holds 0 of 4 GPUs guaranteed to it; others hold 6 GPUs more than theirs in 'free'"
 
 

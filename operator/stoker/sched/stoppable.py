@@ -112,9 +112,7 @@ class Stoppable:
         found: list[tuple[Column, Floats]] = []
         owners = tuple[QueueState, ...]()
         if queue.preemption.within_queue is WithinQueue.LOWER_PRIORITY:
-            mine = jobs.of(queue.name)
-            lower = mine[jobs.urgency[mine] > -entry.job.spec.priority]
-            found.append((lower, running.ripe_s[lower]))
+            found.append(self.of_lower_priority(entry))
         if queue.las:
             mine = jobs.of(queue.name)
             found.append((mine, np.maximum(running.ripe_s[mine], self._behind_s(entry, mine))))
@@ -132,6 +130,13 @@ class Stoppable:
             ripe_s = ripe_of[rows]
         order = np.argsort(running.rank[rows])
         return MayBeStopped(rows[order], ripe_s[order], owners)
+
+    def of_lower_priority(self, entry: Entry) -> tuple[Column, Floats]:
+        """The jobs of its queue over which it comes by its priority, and when each has run as long as the queue lets
+        it."""
+        mine = self._state.running.of(entry.queue.name)
+        rows = mine[self._state.running.urgency[mine] > -entry.job.spec.priority]
+        return rows, self._running.ripe_s[rows]
 
     def _behind_s(self, entry: Entry, rows: Column) -> Floats:
         """From when on each job of the queue has had so much that this one goes first, and loses little (`LOSS`)."""

@@ -23,6 +23,7 @@ class Code(StrEnum):
     NEVER_FITS = "NeverFits"
     NO_CAPACITY = "NoCapacity"
     GUARANTEE_LENT = "GuaranteeLent"
+    MIN_RUNTIME = "MinRuntime"
     NODES_BLAMED = "NodesBlamed"
     BEHIND_RESERVATION = "BehindReservation"
     RESERVATION_SPENT = "ReservationSpent"

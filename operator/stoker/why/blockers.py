@@ -26,6 +26,8 @@ from stoker.sched.stoppable import NEVER, Stoppable
 from stoker.sched.topology import likeliest
 from stoker.spec.meta import Key
 from stoker.spec.outcome import Category
+from stoker.spec.quantity import parse_duration
+from stoker.spec.queue import WithinQueue
 from stoker.spec.reasons import MOST_JOBS, Code, Reason
 
 from . import sentences
@@ -70,6 +72,8 @@ def blockers(
         found += _reserved(state, entry, [one for one, reasons in short.items() if not reasons], now)
     if any(one.code in (Code.NO_CAPACITY, Code.BEHIND_RESERVATION) for one in found):
         found += _each_once([_lent(state, entry, short, now, stoppable)])
+    if any(one.code in (Code.NO_CAPACITY, Code.BEHIND_RESERVATION, Code.QUEUE_LIMIT) for one in found):
+        found += _run_too_short(state, entry, now, stoppable)
     if any(one.code is Code.NO_CAPACITY for one in found):
         found += _not_kept(state, entry, now)
     found += _given_back(state, entry, now)
@@ -188,6 +192,25 @@ def _lent(
                 **numbers(resource, guarantee, used),
                 borrowed={name: in_units(resource, much) for name, much in most[:MOST_JOBS]},
             )
+
+
+def _run_too_short(
+    state: SchedulerState, entry: Entry, now: datetime, stoppable: Callable[[], Stoppable]
+) -> Iterator[Reason]:
+    """The jobs of its queue that may be stopped for it later."""
+    preemption, jobs = entry.queue.preemption, state.running.jobs
+    if preemption.within_queue is WithinQueue.NEVER or preemption.min_runtime is None:
+        return
+    rows, ripe_s = stoppable().of_lower_priority(entry)
+    order = np.argsort(ripe_s, kind="stable")
+    later = [(job.key, ripe_s[at]) for at in order if ripe_s[at] > now.timestamp() and (job := jobs[rows[at]])]
+    if later:
+        keys, (first_s, *_) = zip(*later, strict=True)
+        first_at = datetime.fromtimestamp(first_s, UTC) if first_s < NEVER else None
+        least_s, name = parse_duration(preemption.min_runtime), entry.queue.name
+        message = sentences.run_too_short(name, [key.name for key in keys], least_s, first_at)
+        some = tuple(map(str, keys[:MOST_JOBS]))
+        yield Reason(code=Code.MIN_RUNTIME, message=message, queue=name, jobs=some, until=first_at)
 
 
 def _borrowed(queue: QueueState, resource: str, at: int) -> int:

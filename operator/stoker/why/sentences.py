@@ -66,6 +66,15 @@ def guaranteed(
     return f"{holds}; others hold {listed(lent, 3)}; {may}"
 
 
+def run_too_short(queue: str, jobs: Sequence[str], least_s: float, first_at: datetime | None) -> str:
+    """`jobs`: the first to have run for long enough first."""
+    once, first = ("it has", "") if len(jobs) == 1 else ("each has", "the first ")
+    return (
+        f"{listed(jobs, 3)}, of lower priority, may be stopped for it once {once} run for {format_duration(least_s)} "
+        f"(minRuntime of queue '{queue}')" + (f": {first}at {moment(first_at)}" if first_at else "")
+    )
+
+
 def open_to_it(names: Sequence[str]) -> str:
     return f"; open to it: {listed(names, 5)}" if names else "; none is open to it yet"
 

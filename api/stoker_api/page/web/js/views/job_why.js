@@ -12,6 +12,7 @@ import { Apply } from "./why_changes.js";
 const EVERY_MS = 4000;
 const TITLES = {
   NoCapacity: "Not enough is free", QueueLimit: "The queue's limit", NeverFits: "It can never fit", GuaranteeLent: "The guarantee is lent",
+  MinRuntime: "Lower priorities must run for a while first",
   NodesBlamed: "Nodes are avoided", BehindReservation: "Nodes are kept for an older job", ReservationSpent: "Nothing is kept for it",
   Preempting: "Others are being stopped for it", BackingOff: "A pause before the next attempt", Suspended: "Suspended",
   QueueMissing: "The queue is missing", RuntimeMissing: "The runtime is missing", ProjectNotAllowed: "The queue is closed to the project",
