@@ -10,6 +10,7 @@ import pytest
 
 from stoker.life.step import Step
 from stoker.spec.job import Phase, TrainingJob, TrainingJobStatus
+from stoker.spec.job_parts import MAX_WORKERS
 from stoker.spec.outcome import Category, Intent
 from stoker.spec.pod import NEVER_STARTED, REJECTED, Pod, PodPhase
 from stoker.spec.reasons import Code
@@ -421,3 +422,14 @@ def test_ends_that_are_not_the_jobs_fault_spend_no_retries_but_wait_longer_while
     for _ in range(60):
         subject = after(subject, interrupted(subject))
     assert subject.status.not_before == NOW + timedelta(minutes=10)
+
+
+def test_the_history_of_the_largest_gang_stays_smaller_than_an_object_may_be() -> None:
+    """1.5 MiB with etcd: else the status of its end is refused for good, and it holds its nodes."""
+    subject = job(workers=MAX_WORKERS)
+    for _ in range(3):
+        step = go(subject, failed(0, 137, signal=9), *(done(worker) for worker in range(1, MAX_WORKERS)))
+        assert step.status is not None
+        subject = after(job(workers=MAX_WORKERS), job(workers=MAX_WORKERS, attempts=step.status.attempts).status)
+    assert [len(end.workers) for end in subject.status.attempts] == [0, 0, MAX_WORKERS]
+    assert len(json.dumps(subject.dump())) < 2**20

@@ -19,6 +19,7 @@ from stoker.spec.job import (
     TrainingJob,
     WorkerEnd,
 )
+from stoker.spec.job_parts import MAX_WORKERS
 from stoker.spec.outcome import POLICIES, Category, Intent, Verdict, verdict
 from stoker.spec.pod import Pod
 from stoker.spec.quantity import parse_duration
@@ -133,7 +134,7 @@ def end_attempt(
         progress=workers[0].record.progress if workers[0].record else None,
     )
     update: dict[str, object] = {
-        "attempts": (*status.attempts, ended)[-MAX_ATTEMPTS:],
+        "attempts": _kept((*status.attempts, ended)),
         "placement": (),
         "placed_at": None,
         "started_at": None,
@@ -231,6 +232,15 @@ def _next(
         "retries": {**job.status.retries, category: so_far + 1},
         "not_before": now + timedelta(seconds=wait_s),
     }
+
+
+def _kept(attempts: tuple[AttemptEnd, ...]) -> tuple[AttemptEnd, ...]:
+    """The newest. Of large gangs the older ones without their workers, or no store would take the status."""
+    kept, left = list[AttemptEnd](), MAX_WORKERS
+    for end in reversed(attempts[-MAX_ATTEMPTS:]):
+        left -= len(end.workers)
+        kept.append(end if left >= 0 else end.model_copy(update={"workers": ()}))
+    return tuple(reversed(kept))
 
 
 def _fruitless(attempts: tuple[AttemptEnd, ...]) -> int:

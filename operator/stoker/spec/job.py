@@ -263,7 +263,7 @@ class AttemptEnd(StatusModel):
     message: str = ""
     """What happened, for people."""
     workers: tuple[WorkerEnd, ...] = ()
-    """One entry per worker that was started."""
+    """One entry per worker that was started; of the newest attempts, 4,096 entries together at most."""
     progress: Progress | None = None
     """The last that worker 0's exit record held."""
 
