@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from stoker import __version__
-from stoker.store.port import CannotWrite, Conflict, Forbidden, Invalid, NotFound, NotPermitted, StoreError
+from stoker.store.port import CannotRead, CannotWrite, Conflict, Forbidden, Invalid, NotFound, NotPermitted, StoreError
 from stoker_api.middleware.limits import Starts
 from stoker_api.routes import ROUTERS, api_routes, websocket_routes
 from stoker_api.scrape_targets import MetricsPush
@@ -132,6 +132,8 @@ async def _on_store_error(request: Request, error: Exception) -> Response:
             problem = Problem(ProblemCode.CONFLICT, "Others changed it at the same time; try again.", retry_after_s=1)
         case Invalid(errors=errors):
             problem = Problem(ProblemCode.INVALID_FIELDS, "; ".join(errors))
+        case CannotRead():
+            problem = Problem(ProblemCode.INVALID_FIELDS, str(error))
         case NotPermitted():  # never 403, which would read as the caller's lack of permission
             log.warning("the cluster refuses the api's own account: %s", error)
             detail = (

@@ -243,6 +243,20 @@ async def test_a_quota_or_policy_is_reported_with_its_message(world, body, monke
 
 
 @only_cluster
+async def test_a_job_that_can_not_be_read_is_answered_with_its_fault(world):
+    spec = {"trainer": {"recipe": "image-classification", "config": {"nonsense": 1}}}
+    bad = {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "metadata": {"name": "bad"}, "spec": spec}
+    path = f"/apis/{JOBS.api_version}/namespaces/alpha/{JOBS.plural}"
+    await world.hands.send("POST", path, bad)
+    try:
+        answer = await world.call("GET", "/v1/projects/alpha/jobs/bad")
+        assert (answer.status_code, answer.json()["code"]) == (422, "InvalidFields")
+        assert "nonsense" in answer.json()["detail"] and not answer.json()["retryable"]
+    finally:
+        await world.hands.send("DELETE", f"{path}/bad")
+
+
+@only_cluster
 async def test_a_refusal_of_the_apis_own_account_is_no_403(world, body):
     """As while an API server starts and has not read its roles; here its binding is missing."""
     await world.job("allowed")  # alice's permissions are known from here on

@@ -19,7 +19,7 @@ from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.pod import PODS, Pod
 from stoker.store.clock import ManualClock, SystemClock
-from stoker.store.port import AlreadyExists, Conflict, Gone, NotFound, Unavailable
+from stoker.store.port import AlreadyExists, CannotRead, Conflict, Gone, NotFound, Unavailable
 from stoker.store.seam import Seam
 
 
@@ -180,6 +180,9 @@ async def test_an_unreadable_object_stops_nothing_and_keeps_its_name(path):
         assert sorted(kind for kind, _, _ in store.unreadable) == ["FutureKind", "TrainingJob"]
         with pytest.raises(AlreadyExists):
             await store.create(JOBS, job("bad"))
+        for call in (store.get(JOBS, job("bad").key), store.delete(JOBS, job("bad").key)):
+            with pytest.raises(CannotRead, match="can't read TrainingJob p/bad"):
+                await call
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*) FROM objects").fetchone() == (3,)
     connection.close()

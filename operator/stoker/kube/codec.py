@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from stoker.spec.meta import Key, Kind, ObjectMeta, Resource, StatusModel
-from stoker.store.port import Unavailable, Unreadable, WatchEvent, WatchType
+from stoker.store.port import CannotRead, Unavailable, Unreadable, WatchEvent, WatchType
 
 from .errors import Status
 from .manifests import sentences
@@ -85,12 +85,12 @@ class Codec(Generic[T]):
         return self._wire.kind
 
     def one(self, raw: bytes) -> T:
-        """A single object. Raises: Unavailable where it can't be read: an answer that makes no sense to us."""
+        """A single object. Raises: CannotRead; Unavailable for one that is not of this kind."""
         try:
             obj = self._converted(self._wire.view.model_validate_json(raw))
         except ValidationError as error:
             unreadable = self._report_bytes(raw, error)
-            raise Unavailable(
+            raise CannotRead(
                 f"can't read {self._wire.kind} {unreadable.key if unreadable else ''}: {'; '.join(sentences(error))}"
             ) from None
         if obj is None:

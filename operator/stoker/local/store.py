@@ -26,7 +26,7 @@ from stoker.spec.node import NODES
 from stoker.spec.pod import PODS
 from stoker.spec.queue import QUEUES
 from stoker.store.clock import Clock
-from stoker.store.port import AlreadyExists, NotFound, Page, StoreError, Unavailable, WatchType
+from stoker.store.port import AlreadyExists, CannotRead, NotFound, Page, StoreError, Unavailable, WatchType
 from stoker.store.seam import Seam
 
 from . import transitions
@@ -105,9 +105,10 @@ class EmbeddedStore:
         return "" if self._commit is None else self._commit.trouble
 
     async def get(self, kind: Kind[T], key: Key) -> T:
-        obj = self._table(kind).objects.get(key)
+        table = self._table(kind)
+        obj = table.objects.get(key)
         if obj is None:
-            raise _not_found(kind, key)
+            raise _absent(table, key)
         return obj
 
     async def list(
@@ -186,7 +187,7 @@ class EmbeddedStore:
         old = table.head(key)
         try:
             if old is None:
-                raise _not_found(table.kind, key)
+                raise _absent(table, key)
             new = decide(old)
         except StoreError:
             await self._settled(table, key)
@@ -319,5 +320,7 @@ async def _outcome(write: AnyWrite) -> None:
     await waiter
 
 
-def _not_found(kind: Kind[Any], key: Key) -> NotFound:
-    return NotFound(f"there is no {kind} {key}")
+def _absent(table: Table[Any], key: Key) -> StoreError:
+    if key in table.unreadable:
+        return CannotRead(f"this version of Stoker can't read {table.kind} {key}; the server's log says why")
+    return NotFound(f"there is no {table.kind} {key}")

@@ -53,6 +53,10 @@ class CannotWrite(Unavailable):
     """The store's disk takes nothing now (full, read-only): the text says why, for people."""
 
 
+class CannotRead(Unavailable):
+    """The object is there in a form that this version of Stoker can't read: the text says why, for people."""
+
+
 class Forbidden(Unavailable):
     """Refused by a rule (a quota, an admission policy): trying again helps only once an administrator has."""
 
@@ -131,7 +135,7 @@ class Store(Protocol):
     """
 
     async def get(self, kind: Kind[T], key: Key) -> T:
-        """Raises: NotFound."""
+        """Raises: NotFound, CannotRead."""
         ...
 
     async def list(
