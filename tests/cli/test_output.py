@@ -259,6 +259,7 @@ def test_why() -> None:
                     "shareOf": "gpus.h100",
                 },
                 {"name": "all", "held": {"gpus": 9}, "limit": {}, "guarantee": {}},
+                {"name": "top", "held": {}, "limit": {}, "guarantee": {}, "problem": "its parent\nis missing"},
             ],
         },
     )
@@ -268,6 +269,7 @@ def test_why() -> None:
         "It is next in its queue.\n"
         "Queue team holds 6 GPUs (limit 8, guarantee 4), 1Gi memory (limit 2Gi), 1 h100 GPU (guarantee 2). "
         "Its share is 0.5, of h100 GPUs.\n"
+        "Queue top: its parent is missing.\n"
         "What would start it:\n"
         "  - with workers: 1 instead of 2 it would start now"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from stoker.controller import queues
@@ -10,6 +12,7 @@ from stoker.spec.meta import Key
 from stoker.spec.names import FINALIZER_IN_USE
 from stoker.spec.queue import QUEUES, Queue, QueueAmount, QueueResources, QueueStatus
 from stoker.spec.reasons import Code
+from stoker.why.explain import explain
 
 from .conftest import World
 from .test_admission import barred, queue
@@ -131,6 +134,9 @@ async def test_a_queue_shows_what_those_below_hold_and_a_parent_that_does_not_co
     said = {c.type: (c.status, c.message) for c in lost.status.conditions}
     alone = "until that is mended it is a top-level queue without a guarantee"
     assert said["Valid"] == ("False", f"its parent 'top' does not exist; {alone}")
+    key = world.job("runs").key
+    levels = await world.operator.feed.on_thread(lambda state: explain(state, key, datetime.now(UTC)).queues)
+    assert [(level.name, level.problem) for level in levels] == [("low", said["Valid"][1])]
     await queue(world, "top")
     await shows(world, "top", used=each, running=each)
     await world.until(lambda: valid(world, "low") == ("True", ""), "its parent to count")

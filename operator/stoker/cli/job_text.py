@@ -93,7 +93,7 @@ def state_text(job: Any) -> str:
 
 
 _WHY = "phase summary blockers.message position hints.message queues.name queues.held queues.limit queues.guarantee"
-_SHARE = "queues.share queues.shareOf"
+_SHARE = "queues.problem queues.share queues.shareOf"
 
 
 def explanation_text(name: str, why: Any) -> str:
@@ -115,11 +115,12 @@ def _level_text(
     held: Mapping[str, float],
     limit: Mapping[str, float],
     guarantee: Mapping[str, float],
+    problem: str | None,
     share: float,
     share_of: str | None,
 ) -> str:
     """'Queue team holds 6 GPUs (limit 8, guarantee 4). Its share is 0.75, of GPUs.'; empty: it has neither limit nor
-    guarantee."""
+    guarantee, and nothing is wrong with it."""
     parts = []
     for resource, amount in held.items():
         bounds = [("limit", limit.get(resource)), ("guarantee", guarantee.get(resource))]
@@ -127,7 +128,8 @@ def _level_text(
         if texts:
             parts.append(f"{_amount_text(resource, amount)} {_noun(resource, amount)} ({', '.join(texts)})")
     ends = f" Its share is {share:.2g}, of {_noun(share_of)}." if share_of else ""
-    return f"Queue {name} holds {', '.join(parts)}.{ends}" if parts else ""
+    texts = [f"Queue {name} holds {', '.join(parts)}.{ends}"] if parts else []
+    return " ".join(texts + ([f"Queue {name}: {one_line(problem)}."] if problem else []))
 
 
 def _noun(resource: str, amount: float | None = None) -> str:

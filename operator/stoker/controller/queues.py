@@ -24,6 +24,7 @@ from stoker.spec.quantity import exact_bytes, exact_cpu
 from stoker.spec.queue import (
     NO_RESOURCES,
     QUEUES,
+    VALID_CONDITION,
     DecayedUsage,
     Queue,
     QueueAmount,
@@ -45,7 +46,6 @@ log = logging.getLogger(__name__)
 
 STATUS_EVERY_S = 5.0
 ACTIVE_CONDITION = "Active"
-VALID_CONDITION = "Valid"
 
 
 @dataclass

@@ -59,6 +59,9 @@ def own_gpus(guarantee: int | None, of_types: Iterable[tuple[int, int | None]]) 
     return max(guarantee or 0, sum(min(held, guaranteed or 0) for held, guaranteed in of_types))
 
 
+VALID_CONDITION = "Valid"
+
+
 class WithinQueue(StrEnum):
     """Which running jobs of a queue may be stopped for a waiting one of it."""
 
@@ -178,6 +181,12 @@ class QueueStatus(StatusModel):
     conditions: Conditions = ()
     """Active: it takes new jobs. False while it is being deleted and jobs still use it. Valid: False if its parent
     does not count, because it is missing or in a cycle, or its guarantee, because its parent's is too small."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with its spec, for people; empty: nothing."""
+        invalid = (one for one in self.conditions if one.type == VALID_CONDITION and one.status == "False")
+        return next((one.message for one in invalid), "")
 
 
 class Queue(Resource):

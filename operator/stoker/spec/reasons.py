@@ -144,6 +144,8 @@ class QueueLevel(StatusModel):
     """The most that its jobs may hold."""
     guarantee: dict[str, float]
     """What counts of it."""
+    problem: str = ""
+    """Its condition Valid, where that is False: why its parent or guarantee does not count."""
     share: float = 0.0
     """What it holds, and held on average of late, of `share_of` of the whole cluster, divided by its weight: of the
     queues of one parent the one with the least goes first, unless guarantees decide."""

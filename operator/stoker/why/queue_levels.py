@@ -34,6 +34,7 @@ def _level(queue: QueueState, cluster: Cluster) -> QueueLevel:
         held=_named(queue, lambda account: account.used),
         limit=_named(queue, lambda account: account.limit),
         guarantee=_named(queue, lambda account: account.guarantee),
+        problem="" if queue.queue is None else queue.queue.status.problem,
         share=round(share.value, 4),
         share_of=share.of or None,
     )

@@ -78,5 +78,6 @@ function Levels({ queues }) {
   const show = (resource, n) => (n === undefined ? html`<span class="faint">none</span>` : amount(resource, n));
   return html`<h3>Its queues</h3><table class="compact"><thead><tr><th>Queue</th><th class="right">Held</th><th class="right">Guarantee</th><th class="right">Limit</th></tr></thead>
     <tbody>${rows.map(({ name, resource, held, limit, guarantee }) => html`<tr><td><a href=${`/queues?queue=${name}`}>${name}</a></td>
-      <td class="right">${amount(resource, held)}</td><td class="right">${show(resource, guarantee)}</td><td class="right">${show(resource, limit)}</td></tr>`)}</tbody></table>`;
+      <td class="right">${amount(resource, held)}</td><td class="right">${show(resource, guarantee)}</td><td class="right">${show(resource, limit)}</td></tr>`)}</tbody></table>
+    ${queues.map(({ name, problem }) => problem && html`<div class="note note-warn">${name}: ${plain(problem)}</div>`)}`;
 }
