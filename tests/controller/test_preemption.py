@@ -15,6 +15,7 @@ from stoker.spec.outcome import Category, Intent
 from stoker.spec.queue import QUEUES, Preemption, Queue, QueueResources, QueueSpec, WithinQueue
 from stoker.spec.reasons import Code
 from stoker.spec.worker import Checkpoint, Progress
+from stoker.store.port import Invalid
 
 from .dying import Dying
 from .test_metrics import Page
@@ -50,6 +51,25 @@ async def test_a_job_of_higher_priority_preempts_and_the_victim_goes_on_where_it
     assert world.job(other).status.attempt == 1, "no more than need be"
     assert world.kubelet.most_gpus == 2
     assert world.counters.preempted_gpus.labels("q", "Preempted")._value.get() == 1
+
+
+async def test_a_victim_whose_status_the_store_refuses_is_passed_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of one that its owner has made as large as an object may be."""
+    await crowded(world)
+    patch_status, refused = world.store.patch_status, set[str]()
+
+    async def refuse(kind: Any, key: Key, patch: Any, **options: Any) -> Any:
+        if patch.get("intent") and refused <= {key.name}:
+            refused.add(key.name)
+            raise Invalid(["the object is larger than the store takes"])
+        return await patch_status(kind, key, patch, **options)
+
+    monkeypatch.setattr(world.store, "patch_status", refuse)
+    await world.submit("high", queue="q", gpus_per_worker=1, priority=5)
+    await world.phase("high", Phase.SUCCEEDED)
+    assert [world.job(name).status.attempt for name in refused] == [1]
 
 
 async def test_an_owner_reclaims_and_prometheus_sees_what_was_lent_taken_back_and_lost(world: World) -> None:

@@ -406,7 +406,8 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         ),
         "preemption": (
             *(dict(state.claims.jobs), dict(state.victims), dict(state.claims.unwritten), set(state.claims.voided)),
-            *({entry.key: (entry.claim, entry.claim_decided) for entry in state.entries.values()}, state.preempt_at),
+            {one.key: (one.claim, one.claim_decided, one.stuck) for one in state.entries.values()},
+            state.preempt_at,
             *(
                 dict(state.claims.keeps),
                 dict(state.elastic.placed),

@@ -69,11 +69,12 @@ class JobReconciler:
         settings: Settings,
         admission: Admission,
         claimants: Callable[[Key], Collection[TrainingJob]],
+        status_refused: Callable[[TrainingJob], None],
         renderer: Renderer | None = None,
         counters: Counters | None = None,
     ) -> None:
-        """`claimants`: the jobs that have this one stopped. `renderer`: how attempts become pods; absent: for the node
-        agent."""
+        """`claimants`: the jobs that have this one stopped. `status_refused`: is called with a job of which the store
+        takes no status. `renderer`: how attempts become pods; absent: for the node agent."""
         self._store = store
         self._jobs = jobs
         self._pods = pods
@@ -83,6 +84,7 @@ class JobReconciler:
         self._settings = settings
         self._admission = admission
         self._claimants = claimants
+        self._status_refused = status_refused
         self._renderer = renderer or LocalRenderer(jobs)
         self._counters = counters or Counters()
 
@@ -205,7 +207,11 @@ class JobReconciler:
 
     async def _write(self, job: TrainingJob, step: Step) -> None:
         assert step.status is not None
-        written = await write_status(self._store, job, step.status)
+        try:
+            written = await write_status(self._store, job, step.status)
+        except Invalid:
+            self._status_refused(job)
+            raise
         self._counters.written(job, step.status, self._clock.now())
         for note in (step.before, step.note):
             if note is not None:

@@ -220,6 +220,11 @@ class Scheduling:
             if key in self._again:
                 self._writes.add(self._again.pop(key))
 
+    def status_refused(self, job: TrainingJob) -> None:
+        """Its reconcile can't write its status, so it can't be asked to stop."""
+        self._learned.append(lambda state: state.stick(job))
+        self._woken.set()
+
     def _leave(self, job: TrainingJob) -> None:
         """Schedule without this job until it changes, or for a while: what is refused now would be refused in every
         pass. What it holds stays counted."""
@@ -231,7 +236,7 @@ class Scheduling:
                 self._waiting.forget(job.key)
                 if not is_pending(job):
                     state.observe_job(job)
-                    state.elastic.forget(job.key)
+                    state.stick(job)
 
         self._learned.append(leave)
         self._woken.set()

@@ -94,6 +94,8 @@ class Entry:
     """Counted too: the room that is kept for it while it is pending, or, beside what it holds, until it has grown."""
     claim_decided: bool = False
     """`claim`, or its end, is not observed yet."""
+    stuck: bool = False
+    """Its status can't be written now: it can't be asked to stop."""
     span: tuple[float, float] | None = None
     """When its attempt began and ends at the latest, as timestamps, once that was asked for (`expected_ends`)."""
     waited_from: datetime | None = None

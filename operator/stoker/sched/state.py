@@ -155,6 +155,17 @@ class SchedulerState:
             self.tree.sweep(entry.queue)
             self.runtimes.sweep(entry.runtime)
 
+    def stick(self, job: TrainingJob) -> None:
+        """Until its next version it is not asked to stop, nor to grow; who waits for that claims something else."""
+        entry = self.entries.get(job.key)
+        if entry is None or entry.stuck or entry.job.metadata.resource_version != job.metadata.resource_version:
+            return
+        self.journal.set(entry, "stuck", True)
+        self.running.note((entry.key,))
+        claimant = self.victims.get(entry.key)
+        if claimant in self.claims.jobs:
+            self.end_claim(self.entries[claimant])
+
     # -- assumptions
 
     def assume(self, entry: Entry, placement: tuple[Placed, ...], gpu_type: str) -> None:
