@@ -306,21 +306,27 @@ async def test_a_starting_api_server_that_refuses_our_account_costs_no_attempt(
     assert (job.status.attempt, refused) == (1, 2)
 
 
-async def test_a_deleted_jobs_pod_holds_its_gpus_until_it_has_ended(world: World) -> None:
+@pytest.mark.parametrize("finalizers", [(), ("example.com/kept",)], ids=["", "kept by its owner's finalizer"])
+async def test_a_deleted_jobs_pod_holds_its_gpus_until_it_has_ended(world: World, finalizers: tuple[str, ...]) -> None:
     """Its process may save for minutes; the node has nothing to give to the next one meanwhile."""
     await world.node(gpus=1)
     world.kubelet.script = lambda pod: None if pod.metadata.name.startswith("held") else 0
     world.kubelet.stops = False
     held = await world.submit("held", gpus_per_worker=1)
-    await world.phase("held", Phase.RUNNING)
+    job = await world.phase("held", Phase.RUNNING)
+    kept = job.model_copy(update={"metadata": job.metadata.model_copy(update={"finalizers": finalizers})})
+    await world.store.update(JOBS, kept)
     await world.store.delete(JOBS, held.key)
-    await world.until(lambda: world.jobs.get(held.key) is None, "the job is gone")
+    gone = lambda: (there := world.jobs.get(held.key)) is None or there.metadata.deletion_timestamp  # noqa: E731
+    await world.until(gone, "the job is deleted")
     await world.submit("next", gpus_per_worker=1)
     await world.until(lambda: world.job("next").status.message, "placed, or why not")
     assert world.job("next").status.phase is Phase.QUEUED, world.job("next").status
     world.kubelet.stops = True
     assert (await world.phase("next", Phase.SUCCEEDED)).status.attempt == 1
     assert world.kubelet.most_gpus == 1
+    used = lambda: world.queues.get(Key("", "default")).status.used.jobs  # type: ignore[union-attr]  # noqa: E731
+    await world.until(lambda: used() == 0, "its queue counts nothing of it")
 
 
 async def test_a_new_scheduler_waits_until_its_cache_shows_what_the_last_one_placed(world: World) -> None:

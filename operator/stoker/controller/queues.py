@@ -150,7 +150,7 @@ class QueueKeeper:
 
     def _on_job(self, change: Change[TrainingJob]) -> None:
         for job, sign in ((change.old, -1), (change.new, 1)):
-            if job is not None:
+            if job is not None and job.metadata.deletion_timestamp is None:
                 name = job.spec.queue
                 self._uses.setdefault(name, _Use()).count(job, sign)
                 self._touch(name)

@@ -126,7 +126,10 @@ class Entry:
 
     @property
     def placement(self) -> tuple[Placed, ...]:
-        """Where its workers are, or are to be."""
+        """Where its workers are, or are to be. A job that is being deleted holds what its pods do: its owner's
+        finalizers may keep it for good."""
+        if self.job.metadata.deletion_timestamp is not None:
+            return ()
         return self.assumed or self.job.status.placement
 
     @property
@@ -250,7 +253,7 @@ def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState) -> Ent
 def grows(job: TrainingJob) -> bool:
     """It is to go on with more workers than it has. (One that shrinks holds what it has until it has ended.)"""
     claim, held = job.status.claim, len(job.status.placement)
-    return claim is not None and 0 < held < len(claim.placement)
+    return claim is not None and 0 < held < len(claim.placement) and job.metadata.deletion_timestamp is None
 
 
 def request_now(job: TrainingJob, runtime: RuntimeState, placement: Sequence[Placed]) -> Request:
