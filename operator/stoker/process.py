@@ -17,6 +17,13 @@ _GC_THRESHOLDS = (500, 3, 300_000)
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+class TextLines(logging.Formatter):
+    """What a tenant has put into a message moves no terminal and begins no line: others of one message are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _plain(super().format(record)).replace("\n", "\n  ")
+
+
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -27,13 +34,17 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps({name: _plain(text) for name, text in line.items()}, ensure_ascii=False)
+
+
+def _plain(text: str) -> str:
+    return "".join(one if one.isprintable() or one in "\n\t" else "?" for one in text)
 
 
 def set_up_logging(level: str, form: LogFormat = "text") -> None:
     """All of this process's logging to standard error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonLines() if form == "json" else TextLines(_TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

@@ -184,13 +184,13 @@ async def test_a_job_that_can_not_be_read_is_reported_once_and_the_others_go_on(
 ) -> None:
     world = empty_world
     await world.node("n")
-    async with operators(world, tmp_path, "one") as (one,):
+    async with operators(world, tmp_path, "one", options=("--log-format", "text")) as (one,):
         await one.leads()
         bad = {
             "apiVersion": "stoker.dev/v1alpha1",
             "kind": "TrainingJob",
             "metadata": {"name": "bad"},
-            "spec": {"trainer": {"recipe": "image-classification", "config": {"nonsense": 1}}},
+            "spec": {"trainer": {"recipe": "image-classification", "config": {"nonsense\nFORGED \x1b[2J": 1}}},
         }
         await world.kubectl("create", "-n", world.project, "-f", "-", stdin=json.dumps(bad))
 
@@ -204,6 +204,7 @@ async def test_a_job_that_can_not_be_read_is_reported_once_and_the_others_go_on(
                 await asyncio.sleep(0.1)
         assert (first["status"], first["reason"]) == ("False", "Unreadable")
         assert "nonsense" in first["message"]
+        assert "FORGED ?[2J" in one.log() and "\nFORGED" not in one.log(), "as part of a line"
         await world.submit("good")
         await world.phase("good", Phase.SUCCEEDED)
         assert await condition() == first, "written once"
