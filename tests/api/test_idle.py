@@ -15,6 +15,7 @@ from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import ANNOTATION_IDLE_REPORTED, ANNOTATION_IDLE_SUSPENDED
 from stoker.spec.usage import GpuReceipt
 from stoker.spec.worker import Held, Progress
+from stoker.store.port import Invalid
 from stoker_api.usage.idle import IdleRule, IdleWatch, due, rule_of
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -113,8 +114,8 @@ class Bench:
         return await self.world.deps.store.get(JOBS, self.key)  # type: ignore[no-any-return]
 
 
-async def on_bench(world: Any, **spec: Any) -> Bench:
-    subject = await world.job("one", gpusPerWorker=1, **spec)
+async def on_bench(world: Any, name: str = "one", **spec: Any) -> Bench:
+    subject = await world.job(name, gpusPerWorker=1, **spec)
     subject = await world.status(subject, phase="Running", attempt=1, startedAt=ago(120).isoformat())
     return Bench(world, subject)
 
@@ -183,3 +184,19 @@ async def test_who_changed_the_job_meanwhile_is_not_overruled(world):
     )  # fmt: skip
     await watch.look()
     assert not (await bench.job()).spec.suspend
+
+
+async def test_one_job_that_the_store_refuses_to_change_keeps_no_other_from_being_suspended(world, monkeypatch):
+    both = [await on_bench(world, name, idle={"after": "10m", "action": "Suspend"}) for name in ("bad", "good")]
+    for bench in both:
+        bench.report(ago(11))
+    update = world.deps.store.update
+
+    async def refuse(kind: Any, obj: Any) -> Any:
+        if obj.key == both[0].key:
+            raise Invalid(["the object is larger than the store takes"])
+        return await update(kind, obj)
+
+    monkeypatch.setattr(world.deps.store, "update", refuse)
+    await both[0].look()
+    assert [(await bench.job()).spec.suspend for bench in both] == [False, True]

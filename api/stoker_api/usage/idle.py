@@ -100,21 +100,22 @@ class IdleWatch:
         while True:
             try:
                 await self.look()
-            except StoreError as error:
-                log.warning("idle jobs are looked at again later: %s", error)
             except Exception:
                 log.exception("looking at idle jobs failed; trying on")
             await self._clock.sleep(LOOK_EVERY_S)
 
     async def look(self) -> None:
-        """One turn over all running jobs. Raises: StoreError."""
+        """One turn over all running jobs."""
         for count, job in enumerate(list(self._placed())):
             if count % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
             now, rule = self._clock.now(), rule_of(job, self._default)
             since = self._view.idle_since(job.uid, now) if job.spec.total_gpus else None
             if since is not None and due(self._newest(job), since, self._view.receipts(job.uid), rule, now):
-                await self._act(job, since, rule, now)
+                try:
+                    await self._act(job, since, rule, now)
+                except StoreError as error:  # one job's: the others are looked at all the same
+                    log.warning("idle job %s is looked at again later: %s", job.key, error)
 
     async def _act(self, job: TrainingJob, since: datetime, rule: IdleRule, now: datetime) -> None:
         receipts = [one for one in self._view.receipts(job.uid) if one.attempt == job.status.attempt]
