@@ -39,6 +39,23 @@ def test_a_queue_without_guarantee_and_one_at_its_guarantee_reclaim_nothing(sche
     assert claims(world.decide(100)) == {}
 
 
+def test_a_whole_cluster_is_reclaimed_in_decides_of_bounded_length(sched: SimpleNamespace) -> None:
+    """The same victims as in one."""
+
+    def reclaims(most: int | None) -> list[dict[str, list[str] | None]]:
+        world = sched.World().feed(sched.queue("own", guarantee=40), sched.queue("free"), sched.node("a", 40))
+        world.feed(*(run(sched, f"r{i}", "a", queue="free", since=i) for i in range(40)))
+        world.feed(*(sched.job(f"x{i}", queue="own", cpu=f"{1000 + i}m", queued=i) for i in range(40)))
+        found = [world.decide(100, most=most)]
+        while found[-1].is_cut_short:
+            found.append(world.decide(100, most=most))
+        return [claims(one) for one in found]
+
+    (at_once,), found = reclaims(None), reclaims(10)
+    assert [len(one) for one in found] == [10, 10, 10, 10, 0]
+    assert {name: victims for one in found for name, victims in one.items()} == at_once
+
+
 def test_two_queues_below_their_guarantees_take_nothing_from_each_other(sched: SimpleNamespace) -> None:
     """Cores are guaranteed to both; that neither names memory lends none of it."""
     queues = [sched.queue(name, guaranteed={"cpu": "2"}) for name in ("one", "two")]

@@ -104,7 +104,7 @@ class Scheduling:
         self._again: dict[Key, Write] = {}
         """Jobs to be seen to once more when they are due."""
         self._ahead = AT_ONCE
-        """Starts that a pass may decide."""
+        """Starts, or claims for as long, that a pass may decide."""
         self._recording: set[Key] = set()
         """Jobs whose reservation is being written."""
         self._reasons_due = True
@@ -151,7 +151,7 @@ class Scheduling:
         self._ahead = ahead(self._ahead, took_s)
         self.passes += 1
         self._counters.pass_seconds.observe(self._clock.monotonic() - began)
-        self._more = len(decisions.starts) == most
+        self._more = decisions.is_cut_short
         for start in decisions.starts:
             self._writes.add(partial(self._start, start))
         for change in decisions.claims:

@@ -9,9 +9,9 @@ a node where one of its workers would fit got free, or is kept no longer; for li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from datetime import datetime
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import NamedTuple
 
 from stoker.spec.job import Claim, Placed, ReservationCost
@@ -63,22 +63,29 @@ class Decisions(NamedTuple):
     reservations: tuple[tuple[Key, ReservationCost], ...] = ()
     """To be written into these jobs' status; then call `SchedulerState.wrote`."""
     claims: tuple[ClaimChange, ...] = ()
+    is_cut_short: bool = False
+    """There may be more to decide."""
+
+
+_CLAIMS_A_START = 16
+"""A claim takes as long to decide as a start; so many more that the same search finds count as another."""
 
 
 def decide(
     state: SchedulerState, now: datetime, *, reserve_after_s: float = RESERVE_AFTER_S, most: int | None = None
 ) -> Decisions:
-    """Start every job that can start, in order, until no more can, or `most` of them.
+    """Start every job that can start, in order, until no more can, or about as much is decided as `most` starts.
 
     The starts are counted in `state` as assumed. Invariant: a second call with nothing observed in between starts
     nothing. Cost: O(1) where nothing changed; else O(lanes) cheap checks plus O(nodes) per lane tried and per start.
     """
     with CollectorWaits():
         state.lanes.file_due(now)
-        starts = tuple(islice(_all(state, now, reserve_after_s), most)) if _has_work(state, now) else ()
+        found = list(islice(_all(state, now, reserve_after_s), most)) if _has_work(state, now) else []
+        starts, is_cut_short = tuple(one for one in found if one is not None), len(found) == most
         timer = state.lanes.timers.first()[0] if state.lanes.timers else None
         wake_at = earliest(timer, state.spent_at, state.preempt_at, state.elastic.grow_at)
-        return Decisions(starts, wake_at, tuple(unwritten(state, now)), tuple(_claim_changes(state)))
+        return Decisions(starts, wake_at, tuple(unwritten(state, now)), tuple(_claim_changes(state)), is_cut_short)
 
 
 def _has_work(state: SchedulerState, now: datetime) -> bool:
@@ -93,8 +100,9 @@ def _is_late(state: SchedulerState, now: datetime) -> bool:
     return state.preempt_at is not None and state.preempt_at <= now
 
 
-def _all(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start]:
-    """Claims that have become starts, then what fits; then victims for those that don't."""
+def _all(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start | None]:
+    """Claims that have become starts, then what fits; then victims for those that don't. None: claims were made that
+    took as long as a start."""
     voided = dict[Key, int]()
     while True:
         left = 0
@@ -146,7 +154,9 @@ def _is_due(state: SchedulerState, now: datetime) -> bool:
     return due is not None and due <= now
 
 
-def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preemption: Preemption) -> Iterator[Start]:
+def _drain(
+    state: SchedulerState, now: datetime, reserve_after_s: float, preemption: Preemption
+) -> Iterator[Start | None]:
     changed = bool(state.changes) or _is_due(state, now)
     # Should the clock or the age have been set back, fewer reserve.
     changed = changed or (state.counted_at or now) > now or state.reserve_after_s != reserve_after_s
@@ -187,7 +197,7 @@ def _pass(
     reservations: Reservations,
     look: Look,
     preemption: Preemption,
-) -> Iterator[Start]:
+) -> Iterator[Start | None]:
     """Try the lanes that may start, their jobs in order; those that reserve do so at their turn."""
     turns, freed = JobOrder(state, state.lanes.untried), FreedNodes(state, look)
     for name, stream in chain(woken(state, freed, reservations), reserving(state, now, reserve_after_s, reservations)):
@@ -207,7 +217,7 @@ def _pass(
         if found in (BlockedBy.CAPACITY, BlockedBy.EITHER):
             freed.in_vain()
         if isinstance(found, BlockedBy) and lane.queue.may_preempt:
-            last = _claim(state, entry, lane, reservations, preemption, turns)
+            last = yield from _claim(state, entry, lane, reservations, preemption, turns)
             if last is not None:
                 done = last.order
                 freed.started()
@@ -241,7 +251,7 @@ def _claim(
     reservations: Reservations,
     preemption: Preemption,
     turns: JobOrder,
-) -> Entry | None:
+) -> Generator[None, None, Entry | None]:
     """Claims for a job that does not fit, the lane's first, and for those behind it as long as their turns come next.
     Returns: the last that has one."""
     found, last = preemption.claim_for(entry, lane, reservations), None
@@ -249,6 +259,7 @@ def _claim(
         state.lanes.set_blocked_by(lane, None)
     while found:
         state.claim(lane, found)
+        yield from repeat(None, max(len(found) // _CLAIMS_A_START, last is None))
         last = found[-1][0]
         # Those behind it fit no more than the one before. How many are looked at follows from how many had one.
         following = turns.in_a_row(lane, 8 * len(found)) if lane.jobs else []
