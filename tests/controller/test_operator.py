@@ -287,6 +287,24 @@ async def test_a_start_without_an_answer_keeps_its_room_and_delays_no_other(
         await world.phase(name, Phase.SUCCEEDED)
 
 
+async def test_a_job_that_is_deleted_as_its_status_is_written_is_no_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch_status, gone = world.store.patch_status, asyncio.Event()
+
+    async def late(kind: Any, key: Key, *args: Any, **options: Any) -> Any:
+        if kind is JOBS:
+            await world.store.delete(JOBS, key)
+            gone.set()
+        return await patch_status(kind, key, *args, **options)
+
+    monkeypatch.setattr(world.store, "patch_status", late)
+    await world.submit("j", suspend=True)
+    await gone.wait()
+    await world.until(lambda: not world.jobs and not world.operator.queue_depth, "seen to")
+    assert world.operator.reconcile_errors == 0
+
+
 async def test_a_starting_api_server_that_refuses_our_account_costs_no_attempt(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

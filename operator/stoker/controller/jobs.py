@@ -212,6 +212,8 @@ class JobReconciler:
         except Invalid:
             self._status_refused(job)
             raise
+        except NotFound as error:
+            raise Conflict(f"job {job.key} was there a moment ago") from error
         self._counters.written(job, step.status, self._clock.now())
         for note in (step.before, step.note):
             if note is not None:
