@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from stoker.controller import unreadable_jobs
 from stoker.controller.recorder import Recorder
 from stoker.controller.render import owned_by
 from stoker.controller.renderers import CannotRender, LocalRenderer
@@ -27,8 +29,8 @@ from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue, QueueSpec
 from stoker.spec.reasons import Code
 from stoker.store.cache import WatchCache
-from stoker.store.clock import SystemClock
-from stoker.store.port import Conflict, Forbidden, Invalid, NotPermitted, StoreError, Unavailable
+from stoker.store.clock import ManualClock, SystemClock
+from stoker.store.port import Conflict, Forbidden, Invalid, NotPermitted, StoreError, Unavailable, Unreadable
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -518,3 +520,29 @@ async def test_a_later_attempt_does_not_need_what_the_first_began_with(world: Wo
     later = job.model_copy(update={"status": job.status.model_copy(update={"attempt": 2})})
     (begin,) = [one.value for one in renderer.pod(later, 0).spec.containers[0].env if "FROM" in one.name]
     assert begin == "../gone/checkpoints"
+
+
+async def test_unreadable_jobs_that_come_and_go_fill_no_memory_and_one_too_large_is_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+
+    async def patch(kind: Any, key: Key, *_args: Any, **_options: Any) -> None:
+        written.append(key.name)
+        if key.name == "large":
+            raise Invalid(["the object is larger than the store takes"])
+
+    monkeypatch.setattr(unreadable_jobs, "_REMEMBERED", 2)
+    clock, recorded = ManualClock(), SimpleNamespace(record_about=lambda *_: None)
+    jobs = unreadable_jobs.UnreadableJobs(SimpleNamespace(patch_unread=patch), clock)
+    task = asyncio.create_task(jobs.run(recorded))  # type: ignore[arg-type]
+    names = ["large", "a", "b", "c"]
+    for name in names:
+        jobs.found(Unreadable(JOBS.kind, Key("p", name), name, "1", ("spec: nonsense",)))
+    while len(written) < len(names):
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+        clock.advance(60)
+    assert written == names and jobs.reported == 2
+    task.cancel()

@@ -18,7 +18,7 @@ from stoker.spec.job import JOBS
 from stoker.spec.meta import Key, Kind
 from stoker.store.backlog import Backlog
 from stoker.store.clock import Clock
-from stoker.store.port import NotFound, StoreError, Unreadable
+from stoker.store.port import Invalid, NotFound, StoreError, Unreadable
 
 from .recorder import Recorder
 from .status_writes import MANAGER
@@ -26,6 +26,7 @@ from .status_writes import MANAGER
 log = logging.getLogger(__name__)
 
 _MESSAGE_MAX = 1024
+_REMEMBERED = 10_000
 
 
 class UnreadableStore(Protocol):
@@ -43,6 +44,7 @@ class UnreadableJobs:
         self._store, self._clock = store, clock
         self._unreported: Backlog[str, Unreadable] = Backlog(clock)
         self._reported: dict[str, tuple[str, ...]] = {}
+        """The newest `_REMEMBERED`: that one is gone is not heard of."""
 
     def found(self, job: Unreadable) -> None:
         """A job that can't be read. Our own write makes a new version of it, which says nothing new."""
@@ -51,7 +53,7 @@ class UnreadableJobs:
 
     @property
     def reported(self) -> int:
-        """Jobs reported so far."""
+        """Jobs reported so far, as far as they are remembered."""
         return len(self._reported)
 
     async def run(self, recorder: Recorder) -> None:
@@ -72,10 +74,15 @@ class UnreadableJobs:
             await self._store.patch_unread(JOBS, job.key, patch, manager=MANAGER, uid=job.uid)
         except NotFound:
             return True
+        except Invalid as error:
+            log.error("can't report the unreadable job %s until it changes: %s", job.key, error)
+            return True
         except StoreError as error:
             log.warning("can't report the unreadable job %s: %s", job.key, error)
             return False
         self._reported[job.uid] = job.errors
+        if len(self._reported) > _REMEMBERED:
+            del self._reported[next(iter(self._reported))]
         recorder.record_about(
             Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=job.key, uid=job.uid),
             Note("NotAccepted", message, warning=True),
