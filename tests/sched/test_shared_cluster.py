@@ -295,3 +295,10 @@ def test_what_may_pass_is_never_called_never(there: Build, sched: SimpleNamespac
 def test_what_no_node_has_is_never(sched: SimpleNamespace) -> None:
     world = sched.World().feed(sched.node("a", 4), sched.other("t/thief", "a", 4), sched.queue(), sched.job("x", 8))
     assert world.codes("x") == ["NeverFits"]
+
+
+def test_a_pod_on_its_way_out_may_have_asked_for_any_number_of_gpus(sched: SimpleNamespace) -> None:
+    """The API server takes it; a reservation counts on what leaves."""
+    going = sched.other("t/p", "a", 2**62, going=True)
+    world = sched.World().feed(sched.queue(), sched.node("a", 8), going, sched.job("x", 8))
+    assert world.codes("x", 100_000) == ["NoCapacity"] and world.state.plan

@@ -90,8 +90,9 @@ class ExpectedEnds:
             held.sort()
         began_of, until_of = list[float](), list[float]()
         for _, began, until, gpus in held:
-            began_of += [began] * gpus
-            until_of += [until] * gpus
+            few = min(gpus, _DEPTH)  # another's pod may ask for any number
+            began_of += [began] * few
+            until_of += [until] * few
         rest = _DEPTH - len(began_of)
         if rest > 0:
             began_of += (began_of[-1:] or [now_s]) * rest
