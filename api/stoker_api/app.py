@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -24,16 +24,15 @@ from stoker_api.middleware.limits import Starts
 from stoker_api.routes import ROUTERS, api_routes, websocket_routes
 from stoker_api.scrape_targets import MetricsPush
 
-from .access import authorize
 from .body_parsing import invalid_problem, parameter_errors
 from .deps import Deps
 from .identity import IdentityUnavailable
 from .middleware.guard import Guard
 from .middleware.limits import Arriving, Limits
 from .middleware.observe import Observe
-from .openapi import document, operation_id
+from .openapi import document
 from .problems import Problem, ProblemCode
-from .routes.common import no_query_twice
+from .routes.common import CHECKS
 from .services import Services
 
 log = logging.getLogger(__name__)
@@ -76,12 +75,11 @@ def bare_app(**settings: Any) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=operation_id,
-        dependencies=[Depends(authorize), Depends(no_query_twice)],
+        dependencies=CHECKS,
         **settings,
     )
     for router in ROUTERS:
-        app.include_router(router)
+        app.router.routes.extend(router.routes)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(WebSocketRequestValidationError, _on_invalid_request)

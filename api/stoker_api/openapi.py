@@ -23,6 +23,7 @@ from stoker.spec.rest import FileTicketRequest, ProblemDocument, QueuePut, Runti
 from stoker.spec.rest_nodes import NodeCordon, NodeUncordon
 from stoker.spec.usage import GpuReceipt
 from stoker_api.routes import api_routes
+from stoker_api.routes.common import operation_id
 
 from .access import Access, declared
 from .api_examples import Example, examples
@@ -36,11 +37,6 @@ _REF = "#/components/schemas/{model}"
 _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model=ProblemDocument.__name__)}}}
 _FASTAPI_DESCRIPTION = "Successful Response"
 _DESCRIPTION = "Submit, follow and explain GPU jobs. Errors are problem documents (RFC 9457). See docs/api.md."
-
-
-def operation_id(route: APIRoute) -> str:
-    """`submit_job`: the endpoint's name, which no other has."""
-    return route.name
 
 
 def document(app: FastAPI) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stoker.spec.report_tokens import exporter_token, node_of, pod_uid_of, worker_token
 from stoker_api.app import bare_app
 from stoker_api.routes import ROUTERS, api_routes
+from stoker_api.routes.common import Router
 
 CALLS = [
     (method, route.path_format) for route in api_routes() if route.include_in_schema for method in sorted(route.methods)
@@ -13,7 +14,8 @@ CALLS = [
 
 def test_every_route_of_the_app_is_in_the_table():
     app = bare_app()
-    assert len(app.routes) == len(ROUTERS), "a route was added beside the table"
+    assert app.routes == [route for router in ROUTERS for route in router.routes], "a route was added beside the table"
+    assert {type(router) for router in ROUTERS} == {Router}, "their routes are checked as all are"
     assert set(app.openapi()["paths"]) == {path for _, path in CALLS} - {"/openapi.json"}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from stoker.spec.job import ENDED
@@ -35,9 +35,9 @@ from stoker_api.objects import Objects, parse_put, refuse_stale
 from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services
 
-from .common import IfMatch, Name, warning_header, with_usage
+from .common import IfMatch, Name, Router, warning_header, with_usage
 
-router = APIRouter()
+router = Router()
 
 
 @router.get("/v1/queues", tags=["queues"], response_model=None, responses={200: {"model": QueueList}})

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -34,9 +34,9 @@ from stoker_api.problems import Problem, ProblemCode, invalid
 from stoker_api.services import Services, services
 from stoker_api.worker_logs.log_file import LogOwner
 
-from .common import Project, check_project, job_of_uid
+from .common import Project, Router, check_project, job_of_uid
 
-router = APIRouter()
+router = Router()
 _BUNDLE = "/v1/projects/{project}/code/{digest}"
 log = logging.getLogger(__name__)
 Digest = Annotated[CodeDigest, Path(description="The bundle's: sha256: and 64 hex digits.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
@@ -25,9 +25,21 @@ from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services
 from stoker_api.streams.sse import EVENT_STREAM
 
-from .common import TIME, Accept, LastEventId, Name, Project, QueryModel, event_number, find_job, moment, wants_events
+from .common import (
+    TIME,
+    Accept,
+    LastEventId,
+    Name,
+    Project,
+    QueryModel,
+    Router,
+    event_number,
+    find_job,
+    moment,
+    wants_events,
+)
 
-router = APIRouter(tags=["jobs"])
+router = Router(tags=["jobs"])
 NO_METRICS = "The job has reported no metrics (yet): see docs/curves.md."
 
 

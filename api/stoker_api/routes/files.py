@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import Header, Path, Query, Request
 from pydantic import Field, JsonValue
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
@@ -26,11 +26,11 @@ from stoker_api.ports import FileStamp, OpenFile
 from stoker_api.problems import ProblemCode
 from stoker_api.services import Services, services
 
-from .common import IfNoneMatch, Name, Project, QueryModel, find_job
+from .common import IfNoneMatch, Name, Project, QueryModel, Router, find_job
 
 log = logging.getLogger(__name__)
 
-router = APIRouter(tags=["files"])
+router = Router(tags=["files"])
 OCTETS = "application/octet-stream"
 _BYTES: dict[str, JsonValue] = {"schema": {"type": "string", "format": "binary"}}
 _SEND_S = 60.0

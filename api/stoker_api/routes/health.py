@@ -7,7 +7,7 @@ import json
 from enum import StrEnum
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import Field
 from starlette.responses import Response
@@ -33,9 +33,9 @@ from stoker_api.problems import Problem, ProblemCode
 from stoker_api.scrape_targets import server_targets, worker_targets
 from stoker_api.services import services
 
-from .common import LABEL, QueryModel
+from .common import LABEL, QueryModel, Router
 
-router = APIRouter(tags=["health"])
+router = Router(tags=["health"])
 _OK: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
 
 

@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
@@ -36,6 +36,7 @@ from .common import (
     Name,
     Project,
     QueryModel,
+    Router,
     check_project,
     find_job,
     moment,
@@ -44,7 +45,7 @@ from .common import (
     warning_header,
 )
 
-router = APIRouter(tags=["jobs"])
+router = Router(tags=["jobs"])
 _JOB = "/v1/projects/{project}/jobs/{name}"
 
 

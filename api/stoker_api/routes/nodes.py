@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from starlette.responses import Response
 
 from stoker.spec.gpu_health import MAX_TEXT, MOST_GPUS, Cleared, Cordon, GPUNodeHealthSpec
@@ -26,10 +26,10 @@ from stoker_api.jobs.render import joined
 from stoker_api.problems import ProblemCode, invalid, not_found
 from stoker_api.services import Services, services
 
-from .common import with_usage
+from .common import Router, with_usage
 
 log = logging.getLogger(__name__)
-router = APIRouter(tags=["nodes"])
+router = Router(tags=["nodes"])
 _NODE = "/v1/nodes/{name}"
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 Name = Annotated[str, Path(max_length=253, description="The node's name.", json_schema_extra={"pattern": _NAME})]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from stoker_api.access import Access, access
@@ -18,7 +18,9 @@ from stoker_api.bodies import JSON
 from stoker_api.page.assets import FOR_EVER, SECURITY, Asset, assets
 from stoker_api.problems import Problem, ProblemCode
 
-router = APIRouter(include_in_schema=False)
+from .common import Router
+
+router = Router(include_in_schema=False)
 
 
 @router.get("/", response_model=None)

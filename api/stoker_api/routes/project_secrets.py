@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
@@ -21,9 +21,9 @@ from stoker_api.ports import Secrets
 from stoker_api.problems import Problem, ProblemCode, invalid, not_found
 from stoker_api.services import services
 
-from .common import Project
+from .common import Project, Router
 
-router = APIRouter()
+router = Router()
 
 Secret = Annotated[
     str, Path(max_length=63, description="The secret's name.", json_schema_extra={"pattern": DNS_LABEL.anchored})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
@@ -25,9 +25,9 @@ from stoker_api.worker_logs.log_file import Gap, LogOwner
 from stoker_api.worker_logs.source import WorkerLogSource
 from stoker_api.worker_logs.storage import LogGone, LogsFull
 
-from .common import QueryModel, parse_report
+from .common import QueryModel, Router, parse_report
 
-router = APIRouter(tags=["report"])
+router = Router(tags=["report"])
 MAX_REPORT = 64 * 1024
 OCTETS = "application/octet-stream"
 _BYTES = {"type": "string", "format": "binary"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
@@ -38,9 +38,9 @@ from stoker_api.services import services
 from stoker_api.usage.amounts import impossible
 from stoker_api.worker_logs.log_file import LogOwner
 
-from .common import job_of_uid, parse_report, usage_of
+from .common import Router, job_of_uid, parse_report, usage_of
 
-router = APIRouter(tags=["report"])
+router = Router(tags=["report"])
 MAX_REPORT = 4 << 20
 _RETRY_S = 30
 _NODE_RETRY_S = 5

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, WebSocket
+from fastapi import Path, Query, WebSocket
 from pydantic import Field
 
 from stoker.spec.job import ENDED, Phase, TrainingJob
@@ -22,9 +22,9 @@ from stoker_api.services import services
 from stoker_api.sessions.first_message import ExecMessage, FirstMessage, ForwardMessage
 from stoker_api.sessions.rendezvous import SUBPROTOCOL
 
-from .common import Name, Project, QueryModel, find_job
+from .common import Name, Project, QueryModel, Router, find_job
 
-router = APIRouter()
+router = Router()
 
 
 class SessionQuery(QueryModel):

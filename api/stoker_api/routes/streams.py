@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
@@ -27,13 +27,14 @@ from .common import (
     Name,
     Project,
     QueryModel,
+    Router,
     event_number,
     find_job,
     moment,
     wants_events,
 )
 
-router = APIRouter(tags=["streams"])
+router = Router(tags=["streams"])
 PLAIN = "text/plain"
 
 

@@ -6,7 +6,7 @@ import math
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from pydantic import JsonValue
 from starlette.responses import Response
 
@@ -21,10 +21,10 @@ from stoker_api.page.tickets import Ticket, WantedFile
 from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services
 
-from .common import Name, Project, find_job
+from .common import Name, Project, Router, find_job
 from .files import OCTETS, FileRequest, sent_file
 
-router = APIRouter(tags=["tickets"])
+router = Router(tags=["tickets"])
 _SMALL = Bounds(max_body=8192, too_large="a ticket is short")
 _SPENT = "The link is used or too old, or was made by a server that has stopped since; {}."
 _BYTES: dict[str, JsonValue] = {"schema": {"type": "string", "format": "binary"}}

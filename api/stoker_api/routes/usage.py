@@ -7,7 +7,7 @@ import sqlite3
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
@@ -25,9 +25,9 @@ from stoker_api.usage import hints, history, render
 from stoker_api.usage.history import MOST_ROWS, By, UsageFilter
 from stoker_api.usage.intake import facts_of
 
-from .common import LABEL, TIME, IfNoneMatch, Name, Project, QueryModel, find_job, moment, one_or_more, usage_of
+from .common import LABEL, TIME, IfNoneMatch, Name, Project, QueryModel, Router, find_job, moment, one_or_more, usage_of
 
-router = APIRouter(tags=["usage"])
+router = Router(tags=["usage"])
 _HOUR = timedelta(hours=1)
 _MOST_GPUS = 4096
 NO_GPUS = "The job asked for no GPU; usage counts GPUs only."
