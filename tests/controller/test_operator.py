@@ -32,6 +32,8 @@ from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock, SystemClock
 from stoker.store.port import Conflict, Forbidden, Invalid, NotPermitted, StoreError, Unavailable, Unreadable
 
+from .test_metrics import Page
+
 if TYPE_CHECKING:
     from .conftest import World
 
@@ -347,6 +349,7 @@ async def test_a_deleted_jobs_pod_holds_its_gpus_until_it_has_ended(world: World
     assert world.kubelet.most_gpus == 1
     used = lambda: world.queues.get(Key("", "default")).status.used.jobs  # type: ignore[union-attr]  # noqa: E731
     await world.until(lambda: used() == 0, "its queue counts nothing of it")
+    assert Page(world).value("stoker_queue_gpus", queue="default", parent="", state="allocated") == 0
 
 
 async def test_a_new_scheduler_waits_until_its_cache_shows_what_the_last_one_placed(world: World) -> None:

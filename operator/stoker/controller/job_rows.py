@@ -228,6 +228,8 @@ class JobRows:
 
 def _part(job: TrainingJob) -> _Part | None:
     status, queue = job.status, job.spec.queue
+    if job.metadata.deletion_timestamp is not None:
+        return None
     if status.phase in PLACED:
         return _Part(queue, "allocated", job.gpus, status.gpu_type)
     if status.phase is Phase.QUEUED:
