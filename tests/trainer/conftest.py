@@ -32,7 +32,7 @@ trace.Trace.stepped = stepped
 """
 
 
-STOPS = [3, pytest.param(50, marks=[pytest.mark.sweep, pytest.mark.timeout(900)])]
+STOPS = [2, pytest.param(50, marks=[pytest.mark.sweep, pytest.mark.timeout(900)])]
 """How often a training is interrupted: in every run of the tests, and in `make sweep`."""
 
 

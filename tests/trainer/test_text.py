@@ -25,7 +25,7 @@ TEXT = {"batchSize": 16, "steps": 80, "evalEverySteps": 40, "evalSamples": 64, "
 TEXT["optimizer"] = {"learningRate": 0.01}
 RECIPES = {  # settings, a test loss that shows learning, a call of what stands beside the weights, its answer's length
     "gpt": (
-        {"model": {"size": "tiny", "context": 64, "dropout": 0.1}, "steps": 200},
+        {"model": {"size": "tiny", "context": 64, "dropout": 0.1}},
         UNIGRAM_NATS - 0.1,
         "generate(b'def ', 20)",
         24,
