@@ -87,7 +87,7 @@ def bare_app(**settings: Any) -> FastAPI:
     app.add_exception_handler(StoreError, _on_store_error)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(IdentityUnavailable, _on_no_identity)
-    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    app.openapi = document  # type: ignore[method-assign]
     return app
 
 

@@ -7,12 +7,12 @@ problem documents by code, and examples. `python -m tools.generate.docs` writes 
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
@@ -22,7 +22,7 @@ from stoker.spec.reports import GpuEventsReport, GpusReport, OwnersQuery, Progre
 from stoker.spec.rest import FileTicketRequest, ProblemDocument, QueuePut, RuntimePut, SecretPut, TicketExchange
 from stoker.spec.rest_nodes import NodeCordon, NodeUncordon
 from stoker.spec.usage import GpuReceipt
-from stoker_api.routes import api_routes
+from stoker_api.routes import ROUTERS, api_routes
 from stoker_api.routes.common import operation_id
 
 from .access import Access, declared
@@ -39,11 +39,11 @@ _FASTAPI_DESCRIPTION = "Successful Response"
 _DESCRIPTION = "Submit, follow and explain GPU jobs. Errors are problem documents (RFC 9457). See docs/api.md."
 
 
-def document(app: FastAPI) -> dict[str, Any]:
-    """The document of an app's routes; made once. Cost: half a second; not for the event loop."""
-    if app.openapi_schema:
-        return app.openapi_schema
-    found = copy.deepcopy(get_openapi(title="Stoker", version="v1", description=_DESCRIPTION, routes=app.routes))
+@functools.cache
+def document() -> dict[str, Any]:
+    """The document of all routes. Cost: half a second, once; not for the event loop."""
+    routes = [route for router in ROUTERS for route in router.routes]
+    found = copy.deepcopy(get_openapi(title="Stoker", version="v1", description=_DESCRIPTION, routes=routes))
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
@@ -75,7 +75,6 @@ def document(app: FastAPI) -> dict[str, Any]:
                         f"{operation_id(route)} has no example: write one into api/stoker_api/examples.json"
                     )
                 _exemplify(operation, known[operation_id(route)])
-    app.openapi_schema = found
     return found
 
 
