@@ -163,7 +163,7 @@ class GpuHealthKeeper:
             )
 
     async def _create(self, node: GPUNode) -> GPUNodeHealth:
-        owner = OwnerReference(api_version="v1", kind="Node", name=node.metadata.name, uid=node.uid, controller=False)
+        owner = OwnerReference(api_version="v1", kind="Node", name=node.metadata.name, uid=node.uid)
         owners = (owner,) if self._on_cluster else ()
         made = GPUNodeHealth(metadata=ObjectMeta(name=node.metadata.name, owner_references=owners))
         return await self._store.create(HEALTH, made)

@@ -71,6 +71,19 @@ async def test_a_forged_worker_of_a_job_replaces_none(world: World) -> None:
     assert (world.job("vic").status.attempt, world.job("vic").status.phase) == (1, Phase.RUNNING)
 
 
+async def test_a_pod_that_names_a_job_as_an_owner_but_no_controller_is_no_worker(world: World) -> None:
+    """Policy `stoker-pods` lets such a pod through: the garbage collector's owners are anybody's to name."""
+    node = await world.node("n")
+    world.kubelet.script = lambda _pod: Play(code=0)
+    job = await world.submit("vic", gpusPerWorker=1, suspend=True)
+    owner = {"apiVersion": job.api_version, "kind": job.kind, "name": "vic", "uid": job.uid}
+    await world.forge("vic-1-0", node, labels=labels(job), ownerReferences=[owner])
+    await world.kubectl("patch", "tj", "-n", world.project, "vic", "--type=merge", "-p", '{"spec": {"suspend": false}}')
+    await world.until(lambda: "there is a Pod vic-1-0 already" in world.job("vic").status.message, "it is named")
+    await world.kubectl("delete", "pod", "-n", world.project, "vic-1-0", "--force", "--grace-period=0")
+    await world.phase("vic", Phase.SUCCEEDED)
+
+
 async def test_our_finalizer_comes_off_any_pod_that_is_to_go(world: World) -> None:
     node = await world.node("n")
     finalizers = [FINALIZER_OUTCOME]

@@ -82,7 +82,9 @@ def pod_metadata(job: TrainingJob, worker: int) -> ObjectMeta:
 
 
 def owned_by(job: TrainingJob) -> OwnerReference:
-    return OwnerReference(api_version=JOBS.api_version, kind=JOBS.kind, name=job.metadata.name, uid=job.uid)
+    return OwnerReference(
+        api_version=JOBS.api_version, kind=JOBS.kind, name=job.metadata.name, uid=job.uid, controller=True
+    )
 
 
 def node_of(job: TrainingJob, worker: int) -> str:

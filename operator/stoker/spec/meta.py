@@ -81,7 +81,7 @@ class OwnerReference(StatusModel):
     """The owner's."""
     uid: str
     """The owner's: of two objects of one name only this one is meant."""
-    controller: bool = True
+    controller: bool = False
     """It is the owner that looks after the object."""
     block_owner_deletion: bool = False
     """Whether the owner, deleted in the foreground, waits for the object."""
