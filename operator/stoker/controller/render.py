@@ -94,7 +94,7 @@ def node_of(job: TrainingJob, worker: int) -> str:
 
 def grace_s(job: TrainingJob) -> int:
     """Units: whole seconds, as pods count them."""
-    return math.ceil(parse_duration(job.spec.checkpoint.grace))
+    return math.ceil(job.spec.checkpoint.grace_s)
 
 
 def worker_env(job: TrainingJob, worker: int, source: str) -> dict[str, str]:

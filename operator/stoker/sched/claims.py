@@ -14,7 +14,6 @@ from itertools import chain
 
 from stoker.spec.job import Claim, Placed, Victim
 from stoker.spec.meta import Key
-from stoker.spec.quantity import parse_duration
 
 from . import gpu_groups
 from .claim_table import PATIENCE, at_the_earliest
@@ -26,9 +25,6 @@ from .place import Keep, place, placed
 from .request import NOTHING, Request, Totals
 from .reservations import Kept
 from .state import SchedulerState
-
-_MOST_GRACE_S = 3600.0
-"""Of a victim's time to save, which is its owner's choice, no more keeps the claimant from having others stopped."""
 
 
 def ready(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, Request, tuple[Placed, ...]]]:
@@ -182,10 +178,10 @@ def given_up_at(state: SchedulerState, claim: Claim) -> datetime:
             continue
         ended = next((one.ended_at for one in entry.job.status.attempts if one.number == victim.attempt), None)
         if ended is None:
-            grace_s = max(grace_s, parse_duration(entry.job.spec.checkpoint.grace))
+            grace_s = max(grace_s, entry.job.spec.checkpoint.grace_s)
         else:
             last = max(last, ended + PATIENCE)
-    return last + timedelta(seconds=min(grace_s, _MOST_GRACE_S))
+    return last + timedelta(seconds=grace_s)
 
 
 def _touched(state: SchedulerState, claims: Iterable[Key]) -> list[Entry]:

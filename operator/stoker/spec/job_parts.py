@@ -31,6 +31,7 @@ from .fields import (
 from .meta import SpecModel
 from .names import GPU_RESOURCE, SECRET_VALUE
 from .outcome import POLICIES, Category, ExitZero
+from .quantity import parse_duration
 from .recipes import RECIPES, resolve
 
 MAX_WORKERS = 4096
@@ -305,6 +306,7 @@ class CheckpointSource(SpecModel):
     """Which of its checkpoints. Absent: the newest."""
 
 
+_MOST_GRACE_S = 3600.0
 FROM_SAYS = "checkpoint.from brings its own weights: leave trainer.initFrom out, or take only weights by it"
 
 
@@ -316,11 +318,17 @@ class CheckpointPolicy(SpecModel):
     keep: int = Field(default=2, ge=1, le=100)
     """How many of the newest checkpoints stay."""
     grace: Duration = "30s"
-    """Time a worker has from the request to stop until it is killed."""
+    """Time a worker has from the request to stop until it is killed. What is longer counts as an hour."""
     claim: ObjectName | None = None
     """The PersistentVolumeClaim that keeps checkpoints and output; on a cluster only. Absent: the runtime's way."""
     source: CheckpointSource | None = Field(default=None, alias="from")
     """What the job goes on from while it has no checkpoint of its own. Absent: it begins at step 0."""
+
+    @property
+    def grace_s(self) -> float:
+        """Bounded, for it is its owner's choice how long others wait for what their queue is guaranteed, and how long
+        pods of a deleted job go on beside what their queue may hold."""
+        return min(parse_duration(self.grace), _MOST_GRACE_S)
 
 
 class RetryRule(SpecModel):
