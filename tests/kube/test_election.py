@@ -154,6 +154,22 @@ async def test_a_clean_end_hands_over_at_once(client, namespace):
     await asyncio.gather(*running.values(), return_exceptions=True)
 
 
+async def test_a_renewal_that_was_cut_off_but_done_does_not_keep_the_lease_from_being_released(client, namespace):
+    one, leads = election(client, namespace, "a", renew_s=60.0), asyncio.Event()
+
+    async def work():
+        leads.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(one.run(work))
+    async with asyncio.timeout(10):
+        await leads.wait()
+    await one._write()  # its answer is lost
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (await one._object.read()).spec.holder_identity == ""
+
+
 async def test_the_lease_is_written_as_kubernetes_has_it(client, namespace, control_plane, monkeypatch):
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()

@@ -205,8 +205,18 @@ class LeaderElection:
     async def _release(self) -> None:
         """Release it, so that the next leader need not wait. From here on the fence lets no write pass."""
         led, self.deadline = self.is_leader, float("-inf")
-        if not led or self._lease is None or self._holder() != self.identity:
-            return
+        try:
+            if led and not await self._give_up():
+                self._lease = await self._object.read()  # a renewal that was cut off under way may have been done
+                await self._give_up()
+        except StoreError as error:
+            logger.info("%s could not release its lease, the next waits for its end: %s", self.identity, error)
+            self._lease = None
+
+    async def _give_up(self) -> bool:
+        """Returns: no more is to be done, as far as is known. Raises: StoreError."""
+        if self._lease is None or self._holder() != self.identity:
+            return self._lease is not None
         now = micro_time(self._clock.now())
         spec = {
             "holderIdentity": "",
@@ -217,9 +227,9 @@ class LeaderElection:
         }
         try:
             self._lease = await self._object.write(self._lease, spec)
-        except StoreError as error:
-            logger.info("%s could not release its lease, the next waits for its end: %s", self.identity, error)
-            self._lease = None
+        except Conflict:
+            return False
+        return True
 
 
 async def _as_coroutine(work: Callable[[], Awaitable[None]]) -> None:
