@@ -29,7 +29,9 @@ async def put(world: World, kind: Any, wanted: Any) -> None:
     """Created, or its spec replaced."""
     there = [obj for obj in (await world.store.list(kind)).items if obj.key == wanted.key]
     if there:
-        await world.store.update(kind, there[0].model_copy(update={"spec": wanted.spec}))
+        # Whatever version: the operator may write its status meanwhile.
+        meta = there[0].metadata.model_copy(update={"resource_version": ""})
+        await world.store.update(kind, there[0].model_copy(update={"metadata": meta, "spec": wanted.spec}))
     else:
         await world.store.create(kind, wanted)
 

@@ -336,8 +336,8 @@ async def test_a_deleted_jobs_pod_holds_its_gpus_until_it_has_ended(world: World
     world.kubelet.stops = False
     held = await world.submit("held", gpus_per_worker=1)
     job = await world.phase("held", Phase.RUNNING)
-    kept = job.model_copy(update={"metadata": job.metadata.model_copy(update={"finalizers": finalizers})})
-    await world.store.update(JOBS, kept)
+    any_version = job.metadata.model_copy(update={"finalizers": finalizers, "resource_version": ""})
+    await world.store.update(JOBS, job.model_copy(update={"metadata": any_version}))
     await world.store.delete(JOBS, held.key)
     gone = lambda: (there := world.jobs.get(held.key)) is None or there.metadata.deletion_timestamp  # noqa: E731
     await world.until(gone, "the job is deleted")
