@@ -16,6 +16,7 @@ import string
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,12 @@ class Stack:
             yield
         finally:
             self.bed.kubectl("uncordon", node)
+
+    def clear_gpus(self, node: str) -> None:
+        """What an administrator says with kubectl of a node's GPUs that are healthy again."""
+        at = datetime.now(UTC).isoformat()
+        cleared = [{"gpu": f"GPU-{node}-{index}", "at": at} for index in range(self.bed.nodes[node].gpus)]
+        self.bed.kubectl("patch", "gpunodes", node, "--type=merge", "-p", json.dumps({"spec": {"cleared": cleared}}))
 
     def _folder(self, name: str) -> Path:
         folder = self.bed.folder / name

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -60,15 +60,9 @@ CAUSES = {
 def repaired(stack: Stack) -> Iterator[Callable[[], None]]:
     """What an administrator says of the node's GPUs with kubectl; said once more when the test has ended."""
 
-    def say() -> None:
-        at = datetime.now(UTC).isoformat()
-        cleared = [{"gpu": f"GPU-{SICK}-{index}", "at": at} for index in range(stack.bed.nodes[SICK].gpus)]
-        word = json.dumps({"spec": {"cleared": cleared}})
-        stack.bed.kubectl("patch", "gpunodes", SICK, "--type=merge", "-p", word)
-
-    yield say
+    yield lambda: stack.clear_gpus(SICK)
     stack.drivers.reset(SICK)
-    say()
+    stack.clear_gpus(SICK)
 
 
 @pytest.mark.parametrize("name", CAUSES)
@@ -139,6 +133,7 @@ def burn_ins(stack: Stack) -> Iterator[None]:
     finally:
         stack.release.upgrade(CHART, stack.values())
         stack.bed.kubectl("delete", "trainingruntime", "burn-in")
+        stack.bed.kubectl("delete", "configmap", "torch", "-n", SYSTEM)
 
 
 @pytest.mark.timeout(600)
