@@ -57,17 +57,16 @@ CAUSES = {
 
 
 @pytest.fixture
-def repaired(stack: Stack) -> Iterator[Callable[[], None]]:
-    """What an administrator says of the node's GPUs with kubectl; said once more when the test has ended."""
-
-    yield lambda: stack.clear_gpus(SICK)
+def repaired(stack: Stack) -> Iterator[None]:
+    """The node's GPUs are healthy once the test has ended."""
+    yield
     stack.drivers.reset(SICK)
     stack.clear_gpus(SICK)
 
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_a_sick_gpu_moves_its_gang_and_nothing_lands_there_until_it_is_well(
-    stack: Stack, project: Project, repaired: Callable[[], None], figure: Figure, name: str
+    stack: Stack, project: Project, repaired: None, figure: Figure, name: str
 ) -> None:
     cause, driver = CAUSES[name], stack.drivers.scenario[SICK]
     (other,) = stack.bed.nodes.keys() - {SICK}
@@ -110,7 +109,7 @@ def test_a_sick_gpu_moves_its_gang_and_nothing_lands_there_until_it_is_well(
         until(lambda: f"sick: {cause.said} since" in project.client.why("back").summary, "why names it")
         well = time.monotonic()
         if cause.ends is None:
-            repaired()
+            stack.clear_gpus(SICK)
         else:
             cause.ends(driver, gpu, time.time())
             driver.write()
@@ -138,7 +137,7 @@ def burn_ins(stack: Stack) -> Iterator[None]:
 
 @pytest.mark.timeout(600)
 def test_what_is_over_is_tested_before_the_node_takes_jobs_again(
-    stack: Stack, project: Project, repaired: Callable[[], None], burn_ins: None, figure: Figure
+    stack: Stack, project: Project, repaired: None, burn_ins: None, figure: Figure
 ) -> None:
     cause, driver = CAUSES["recovery action"], stack.drivers.scenario[SICK]
     (other,) = stack.bed.nodes.keys() - {SICK}
@@ -166,7 +165,7 @@ def test_what_is_over_is_tested_before_the_node_takes_jobs_again(
 
 @pytest.mark.timeout(1500)
 def test_a_hot_gpu_moves_the_gangs_that_wait_for_it_and_is_left_out_after_two(
-    stack: Stack, project: Project, repaired: Callable[[], None], figure: Figure
+    stack: Stack, project: Project, repaired: None, figure: Figure
 ) -> None:
     """Two gangs of four after one another on the same node: each leaves once it has saved, then no job goes there."""
     if min(node.gpus for node in stack.bed.nodes.values()) < GANG:
