@@ -24,7 +24,7 @@ make_environment() { PYTHON=$newer VENV=.venv-newer EXTRAS=cluster,dev UV_COMPIL
 # By the uv that came with the first environment, a tenth of pip's CPU; by pip where uv can't reach its packages.
 PATH="$(cd "$VENV/bin" && pwd):$PATH" make_environment || { rm -rf .venv-newer; make_environment; }
 tests=(
-  tests/{store,contract,kube} tests/controller/test_operator.py # asyncio
+  tests/{store,contract,kube} tests/controller/test_{operator,store_writes}.py # asyncio
   tests/{spec,push,nvml} # annotations read by Pydantic; compression and floats; ctypes and pipes
   tests/local # sqlite3
   tests/{agent,worker,job} # processes, signals, descriptors; archives; TLS
