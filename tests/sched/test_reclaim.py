@@ -42,18 +42,20 @@ def test_a_queue_without_guarantee_and_one_at_its_guarantee_reclaim_nothing(sche
 def test_a_whole_cluster_is_reclaimed_in_decides_of_bounded_length(sched: SimpleNamespace) -> None:
     """The same victims as in one."""
 
-    def reclaims(most: int | None) -> list[dict[str, list[str] | None]]:
-        world = sched.World().feed(sched.queue("own", guarantee=40), sched.queue("free"), sched.node("a", 40))
-        world.feed(*(run(sched, f"r{i}", "a", queue="free", since=i) for i in range(40)))
-        world.feed(*(sched.job(f"x{i}", queue="own", cpu=f"{1000 + i}m", queued=i) for i in range(40)))
-        found = [world.decide(100, most=most)]
+    def reclaims(most: int | None, count: int, differ: int) -> list[dict[str, list[str] | None]]:
+        world = sched.World().feed(sched.queue("own", guarantee=count), sched.queue("free"))
+        world.feed(sched.node("a", count, cpu=2 * count, memory=8 * count))
+        world.feed(*(run(sched, f"r{i}", "a", queue="free", since=i) for i in range(count)))
+        world.feed(*(sched.job(f"x{i}", queue="own", cpu=f"{1000 + differ * i}m", queued=i) for i in range(count)))
+        found = [world.decide(2000, most=most)]
         while found[-1].is_cut_short:
-            found.append(world.decide(100, most=most))
+            found.append(world.decide(2000, most=most))
         return [claims(one) for one in found]
 
-    (at_once,), found = reclaims(None), reclaims(10)
-    assert [len(one) for one in found] == [10, 10, 10, 10, 0]
-    assert {name: victims for one in found for name, victims in one.items()} == at_once
+    for count, differ, most, parts in ((40, 1, 10, [10, 10, 10, 10, 0]), (1500, 0, 100, [1 + 8 + 64 + 512, 585, 330])):
+        (at_once,), found = reclaims(None, count, differ), reclaims(most, count, differ)
+        assert [len(one) for one in found] == parts
+        assert {name: victims for one in found for name, victims in one.items()} == at_once
 
 
 def test_two_queues_below_their_guarantees_take_nothing_from_each_other(sched: SimpleNamespace) -> None:

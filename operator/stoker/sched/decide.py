@@ -67,8 +67,10 @@ class Decisions(NamedTuple):
     """There may be more to decide."""
 
 
-_CLAIMS_A_START = 16
-"""A claim takes as long to decide as a start; so many more that the same search finds count as another."""
+_VICTIMS_A_START = 4
+"""A claim takes as long to decide as a start; so many more victims of the same search count as another."""
+_BATCH_VICTIMS = 512
+"""Of the claims between two looks at whether enough is decided."""
 
 
 def decide(
@@ -259,10 +261,12 @@ def _claim(
         state.lanes.set_blocked_by(lane, None)
     while found:
         state.claim(lane, found)
-        yield from repeat(None, max(len(found) // _CLAIMS_A_START, last is None))
+        victims = sum([len(claim.victims) for _, claim in found])
+        yield from repeat(None, max(victims // _VICTIMS_A_START, last is None))
         last = found[-1][0]
         # Those behind it fit no more than the one before. How many are looked at follows from how many had one.
-        following = turns.in_a_row(lane, 8 * len(found)) if lane.jobs else []
+        most = min(8 * len(found), max(_BATCH_VICTIMS * len(found) // max(victims, 1), 1))
+        following = turns.in_a_row(lane, most) if lane.jobs else []
         found = preemption.next_claims(lane, following, reservations)
     return last
 
