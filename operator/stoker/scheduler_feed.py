@@ -86,7 +86,8 @@ class SchedulerFeed:
         ) -> list[_Changes[T]]:
             return [] if cache is None else [_Changes(cache, observe, forget, changed)]
 
-        # In the order in which they are taken in: with nodes, runtimes and queues known, a job is filed once.
+        # In the order in which they are taken in: with nodes, runtimes and queues known, a job is filed once; and what
+        # pods a job has that is deleted is known as it goes.
         self._rules = [
             *follow(self._nodes, state.observe_node, lambda key: state.forget_node(key.name)),
             *follow(self._runtimes, state.observe_runtime, lambda key: state.forget_runtime(key.name)),
@@ -94,8 +95,8 @@ class SchedulerFeed:
         ]
         self._changes = [
             *self._rules,
-            *follow(self._jobs, observe_job, forget_job),
             *follow(self._pods, state.observe_pod, state.forget_pod),
+            *follow(self._jobs, observe_job, forget_job),
             *follow(self._others, state.observe_other, state.forget_other),
         ]
 

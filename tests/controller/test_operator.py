@@ -22,7 +22,7 @@ from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.outcome import Category
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
-from stoker.spec.queue import QUEUES, Queue, QueueSpec
+from stoker.spec.queue import QUEUES, Queue, QueueResources, QueueSpec
 from stoker.spec.reasons import Code
 from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock, SystemClock
@@ -155,28 +155,36 @@ async def test_a_queue_made_later_lets_its_jobs_go(world: World) -> None:
     await world.phase("a", Phase.SUCCEEDED)
 
 
-@pytest.mark.parametrize("finalizers", [(), ("example.com/kept",)], ids=["", "kept by its owner's finalizer"])
-async def test_a_deleted_jobs_pod_holds_its_gpus_until_it_has_ended(world: World, finalizers: tuple[str, ...]) -> None:
-    """Its process may save for minutes; the node has nothing to give to the next one meanwhile."""
-    await world.node(gpus=1)
+@pytest.mark.parametrize(
+    ("finalizers", "gpus"),
+    [((), 1), (("example.com/kept",), 1), ((), 2)],
+    ids=["of its node", "kept by its owner's finalizer", "of its queue's limit"],
+)
+async def test_a_deleted_jobs_pod_holds_its_gpus_until_it_has_ended(
+    world: World, finalizers: tuple[str, ...], gpus: int
+) -> None:
+    """Its process may save for minutes; the node, or the queue, has nothing to give to the next one meanwhile."""
+    await world.node(gpus=gpus)
+    spec = QueueSpec(limit=QueueResources(gpus=1) if gpus > 1 else QueueResources())
+    await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="small"), spec=spec))
     world.kubelet.script = lambda pod: None if pod.metadata.name.startswith("held") else 0
     world.kubelet.stops = False
-    held = await world.submit("held", gpus_per_worker=1)
+    held = await world.submit("held", gpus_per_worker=1, queue="small")
     job = await world.phase("held", Phase.RUNNING)
     any_version = job.metadata.model_copy(update={"finalizers": finalizers, "resource_version": ""})
     await world.store.update(JOBS, job.model_copy(update={"metadata": any_version}))
     await world.store.delete(JOBS, held.key)
     gone = lambda: (there := world.jobs.get(held.key)) is None or there.metadata.deletion_timestamp  # noqa: E731
     await world.until(gone, "the job is deleted")
-    await world.submit("next", gpus_per_worker=1)
+    await world.submit("next", gpus_per_worker=1, queue="small")
     await world.until(lambda: world.job("next").status.message, "placed, or why not")
     assert world.job("next").status.phase is Phase.QUEUED, world.job("next").status
     world.kubelet.stops = True
     assert (await world.phase("next", Phase.SUCCEEDED)).status.attempt == 1
     assert world.kubelet.most_gpus == 1
-    used = lambda: world.queues.get(Key("", "default")).status.used.jobs  # type: ignore[union-attr]  # noqa: E731
+    used = lambda: world.queues.get(Key("", "small")).status.used.jobs  # type: ignore[union-attr]  # noqa: E731
     await world.until(lambda: used() == 0, "its queue counts nothing of it")
-    assert Page(world).value("stoker_queue_gpus", queue="default", parent="", state="allocated") == 0
+    assert Page(world).value("stoker_queue_gpus", queue="small", parent="", state="allocated") == 0
 
 
 async def test_a_new_scheduler_waits_until_its_cache_shows_what_the_last_one_placed(world: World) -> None:

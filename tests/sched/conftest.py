@@ -356,6 +356,8 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
             dict(state.foreign_pods.where),
             dict(state.foreign_pods.pods),
             {job: set(pods) for job, pods in state.foreign_pods.of_job.items()},
+            {pod: (called(one.queue), *one[1:]) for pod, one in state.deleted_jobs.charges.items()},
+            {(called(queue), gpu_type): sums for (queue, gpu_type), sums in state.deleted_jobs._sums.items()},
         ),
         "runtimes": {
             name: (known.runtime, known.needs, set(known.users)) for name, known in state.runtimes.states.items()

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from stoker.sched.decide import Start, decide
 from stoker.sched.occupancy import queue_usage
-from stoker.sched.state import SchedulerState
 from stoker.spec.job import CHECKPOINTS_CONDITION, AttemptEnd, Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import Condition
 from stoker.spec.outcome import Intent
@@ -24,7 +23,7 @@ from stoker.spec.usage import JobUsage
 from stoker.spec.worker import Checkpoint, Held, Progress, Stalled
 from tests.support.examples import examples
 from tests.support.preempting import preempting, run, wrote
-from tests.support.sched_histories import TOPOLOGY, History, actions
+from tests.support.sched_histories import History, actions
 
 
 @pytest.mark.parametrize(
@@ -412,7 +411,7 @@ def test_whatever_happens_what_grows_is_counted_as_the_objects_say(
                 world.state.forget_node("a")
                 decide(world.state, sched.at(world.now + 900))
             assert sched.fingerprint(world.state) == before
-            again = sched.World(SchedulerState(TOPOLOGY)).feed(*world.store()).state
+            again = world.rebuilt()
             accounts, expected = sched.accounting(world.state), sched.accounting(again)
             assert (accounts["nodes"], accounts["free"]) == (expected["nodes"], expected["free"])
             assert world.state.elastic.placed.keys() <= again.elastic.placed.keys(), (

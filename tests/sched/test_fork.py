@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from stoker.sched.occupancy import queue_usage
 from stoker.sched.state import SchedulerState
 from tests.support.examples import examples
-from tests.support.sched_histories import TOPOLOGY, History, actions
+from tests.support.sched_histories import History, actions
 
 
 def forked(world: History) -> History:
@@ -41,7 +41,7 @@ def test_neither_sees_the_other_and_both_would_do_the_same(
     start = sched.fingerprint(world.state)
     first, second = forked(world), forked(world)
     assert sched.fingerprint(first.state) == start
-    rebuilt = sched.World(SchedulerState(TOPOLOGY)).feed(*first.store()).state
+    rebuilt = first.rebuilt()
     accounts, expected = sched.accounting(first.state), sched.accounting(rebuilt)
     assert accounts["nodes"] == expected["nodes"] and accounts["free"] == expected["free"]
     assert all(usage == queue_usage(rebuilt, name) for name, usage in accounts["queues"].items())

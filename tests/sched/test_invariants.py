@@ -12,7 +12,6 @@ from stoker.sched.decide import Start, decide
 from stoker.sched.occupancy import node_room
 from stoker.sched.place import place
 from stoker.sched.reservations import Kept, Reservations
-from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.reasons import Code, QueueLevel
@@ -32,7 +31,7 @@ from tests.support.sched_counts import (
     total_cores,
     used,
 )
-from tests.support.sched_histories import TOPOLOGY, History, actions
+from tests.support.sched_histories import History, actions
 
 CHECKED = examples(75, suppress_health_check=[HealthCheck.too_slow])
 
@@ -63,7 +62,7 @@ def test_any_history(history: list[tuple[Any, ...]], sched: SimpleNamespace) -> 
 
 
 def _check_rebuilt(world: History, sched: SimpleNamespace) -> None:
-    rebuilt = sched.World(SchedulerState(TOPOLOGY)).feed(*world.store())
+    rebuilt = sched.World(world.rebuilt())
     rebuilt.state.costs.update(world.state.costs)  # as the jobs' status would have them
     rebuilt.state.past_costs.update(world.state.past_costs)
     assert rebuilt.starts(world.now) == {}, "a state built from scratch would start more"

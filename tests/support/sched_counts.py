@@ -117,14 +117,17 @@ def path(world: History, name: str) -> list[str]:
     return found
 
 
+def workers_below(world: History, name: str) -> list[TrainingJob]:
+    """The job of each worker of the queue and those below it, pods of deleted jobs included."""
+    jobs = [job for job in world.store() if isinstance(job, TrainingJob) for _ in job.status.placement]
+    jobs += world.left.values()
+    return [job for job in jobs if job.spec.queue in world.queues and name in path(world, job.spec.queue)]
+
+
 def held_below(world: History, name: str) -> tuple[int, int]:
     """GPUs and thousandths of cores."""
-    jobs = [job for job in world.store() if isinstance(job, TrainingJob)]
-    below = [job for job in jobs if job.spec.queue in world.queues and name in path(world, job.spec.queue)]
-    return (
-        sum(len(job.status.placement) * job.spec.gpus_per_worker for job in below),
-        sum(len(job.status.placement) * job.cpu_milli for job in below),
-    )
+    below = workers_below(world, name)
+    return sum(job.spec.gpus_per_worker for job in below), sum(job.cpu_milli for job in below)
 
 
 def held_in_units(world: History, name: str) -> tuple[float, float]:
@@ -140,9 +143,7 @@ def names_types(world: History) -> bool:
 
 def held_of_type(world: History, name: str, gpu_type: str) -> int:
     """GPUs of the queue's jobs and of those below it."""
-    jobs = [job for job in world.store() if isinstance(job, TrainingJob) and job.spec.queue in world.queues]
-    below = [job for job in jobs if name in path(world, job.spec.queue) and job.status.gpu_type == gpu_type]
-    return sum(len(job.status.placement) * job.spec.gpus_per_worker for job in below)
+    return sum(job.spec.gpus_per_worker for job in workers_below(world, name) if job.status.gpu_type == gpu_type)
 
 
 def total_cores(job: TrainingJob) -> float:

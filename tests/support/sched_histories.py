@@ -17,7 +17,7 @@ from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
 from stoker.spec.runtime import TrainingRuntime
-from stoker.spec.worker_pod import worker_name
+from stoker.spec.worker_pod import identity, worker_name
 
 TOPOLOGY = ("zone",)
 NODES, QUEUES, JOBS = ["a", "b", "c"], ["q", "r"], [f"j{i}" for i in range(9)]
@@ -183,6 +183,7 @@ def crowded(seed: int) -> list[tuple[Any, ...]]:
     """A cluster that others use too: attempts come and go, their pods linger, nodes and runtimes change."""
     rng = random.Random(seed)
     played: list[tuple[Any, ...]] = [*PRELUDE, ("runtime", "fast", rng.choice(KINDS[1:5]))]
+    played += [("queue", name, rng.choice([None, 4]), None, None, None, {}) for name in QUEUES]
     for _ in range(rng.randint(10, 60)):
         job = rng.choice(JOBS[:6])
         step: list[tuple[Any, ...]] = rng.choices(
@@ -190,7 +191,7 @@ def crowded(seed: int) -> list[tuple[Any, ...]]:
                 [("job", job, some_request(rng, len(played), [None, None, "fast"]))],
                 [("written", job), ("pods", job)],
                 [("withdrawn", job), *rng.choice([[], [("pods going", job)]])],
-                [("end", job), ("no job", job)],
+                [*rng.choice([[("end", job)], []]), ("no job", job)],
                 [("no pods", job)],
                 [("other", rng.choice(OTHERS), rng.choice(NODES), rng.randint(0, 3), rng.choice(ASKS))],
                 [("no other", rng.choice(OTHERS))],
@@ -228,6 +229,8 @@ class History:
         self.others: dict[str, OtherPod] = {}
         self.pods: dict[Key, Pod] = {}
         self.starting: dict[str, Start] = {}
+        self.left: dict[Key, TrainingJob] = {}
+        """Pod that was a worker of a job as this was deleted, and has not gone since, nor its node → the job."""
 
     def play(self, action: tuple[Any, ...]) -> tuple[Start, ...]:
         verb, *rest = action
@@ -242,9 +245,11 @@ class History:
         name = rest[0]
         if verb == "node":
             self.nodes[name] = self.sched.node(name, rest[1], cpu=rest[2], **rest[3])
+            self._forget_left()
             self.state.observe_node(self.nodes[name])
         elif verb == "no node":
             self.nodes.pop(name, None)
+            self._forget_left()
             self.state.forget_node(name)
         elif verb == "queue":
             _, gpus, cpu, highest, parent, types = rest
@@ -270,7 +275,9 @@ class History:
         elif verb == "job" and name not in self.jobs:
             self._observe(name, self.sched.job(name, **_valid(rest[1]), version=self._next(), uid=f"u{self.version}"))
         elif verb == "no job":
-            self.jobs.pop(name, None)
+            job = self.jobs.pop(name, None)
+            self.left |= {} if job is None else {key: job for key, pod in self.pods.items() if _is_worker(job, pod)}
+            self._forget_left()
             self.starting.pop(name, None)
             self.state.forget_job(self.sched.key(name))
         elif verb == "not written" and name in self.starting:
@@ -295,6 +302,7 @@ class History:
             for key in mine:
                 del self.pods[key]
                 self.state.forget_pod(key)
+            self._forget_left()
             return
         job = self.jobs.get(name)
         changed = [self.pods[key] for key in mine]
@@ -305,7 +313,15 @@ class History:
             changed = [self.sched.pod(job, placed.worker, on=placed.node) for placed in job.status.placement]
         for pod in changed:
             self.pods[pod.key] = pod
+            self._forget_left()
             self.state.observe_pod(pod)
+
+    def _forget_left(self) -> None:
+        for key, job in list(self.left.items()):
+            pod = self.pods.get(key)
+            node = None if pod is None or not _is_worker(job, pod) else self.nodes.get(pod.spec.node_name)
+            if node is None or node.status.lost_since is not None:
+                del self.left[key]
 
     def _next(self) -> int:
         self.version += 1
@@ -320,6 +336,18 @@ class History:
     def _observe(self, name: str, job: TrainingJob) -> None:
         self.jobs[name] = job
         self.state.observe_job(job)
+
+    def rebuilt(self) -> SchedulerState:
+        """A state that was fed with the objects as they are, once deleted jobs had gone whose pods have not."""
+        state = SchedulerState(TOPOLOGY)
+        world = self.sched.World(state).feed(*self.pods.values(), *self.nodes.values())
+        for job in {job.uid: job for job in self.left.values()}.values():
+            state.observe_job(job)
+            state.forget_job(job.key)
+        for key in state.deleted_jobs.charges.keys() - self.left:
+            state.deleted_jobs.release(key)
+        world.feed(*self.store())
+        return state
 
     def store(self) -> list[Any]:
         """The objects as they would be were every decided start written."""
@@ -343,6 +371,14 @@ class History:
         ]
         pods = (*self.pods.values(), *self.others.values())
         return [*pods, *jobs, *self.queues.values(), *self.nodes.values(), *self.runtimes.values()]
+
+
+def _is_worker(job: TrainingJob, pod: Pod) -> bool:
+    said, placed = identity(pod.metadata), {one.worker: one.node for one in job.status.placement}
+    return said is not None and (said.job_uid, said.attempt, pod.spec.node_name) == (
+        *(job.uid, job.status.attempt),
+        placed.get(said.worker),
+    )
 
 
 def _valid(request: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ Owns that bookkeeping. A pod of ours counts here unless its job is placed, under
 worker on that node: then the job's placement counts it, and here only what it asks for beyond. So a former attempt's
 pod that is still ending, and one whose job is gone, hold what they hold. Called by `state`. Cost: O(1) per pod, O(its
 pods) per change of a job that has any here.
+
+A deleted job's pods, as far as its placement counted them, stay charged to its queue: see `deleted_jobs`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Pod
 
 from .columns import ForeignClaim, Holder
+from .deleted_jobs import DeletedJobs
 from .entries import Entry
 from .journal import Journal
 from .nodes import NodeTable
@@ -23,11 +26,15 @@ from .pod_requests import OwnPod, beyond, other_claim, own_pod
 
 class ForeignPods:
     def __init__(
-        self, journal: Journal, nodes: NodeTable, freed: Callable[[str], None], filled: Callable[[str], None]
+        self,
+        journal: Journal,
+        nodes: NodeTable,
+        deleted: DeletedJobs,
+        freed: Callable[[str], None],
+        filled: Callable[[str], None],
     ) -> None:
         """`freed`: this node may have more room now; `filled`: it has less."""
-        self._journal = journal
-        self._nodes = nodes
+        self._journal, self._nodes, self._deleted = journal, nodes, deleted
         self._freed, self._filled = freed, filled
         self.where: dict[Holder, str] = {}
         """Holder -> its node."""
@@ -44,11 +51,14 @@ class ForeignPods:
 
     def observe_pod(self, pod: Pod, entry_of: Callable[[Key], Entry | None]) -> None:
         new, key = own_pod(pod), pod.key
-        if new == self.pods.get(key):
+        old = self.pods.get(key)
+        if new == old:
             return
         if new is None:
             self.forget_pod(key)
             return
+        if old is not None and old.worker != new.worker:
+            self._deleted.release(key)
         self._unlink(key)
         self._journal.put(self.pods, key, new)
         job = _job(key, new)
@@ -58,6 +68,7 @@ class ForeignPods:
         self._count(key, new, entry_of(job))
 
     def forget_pod(self, key: Key) -> None:
+        self._deleted.release(key)
         self._unlink(key)
         self._set(Holder(key, ours=True), "", None)
 
@@ -65,6 +76,13 @@ class ForeignPods:
         """The job has come, changed or gone."""
         for key in self.of_job.get(job, ()):
             self._count(key, self.pods[key], entry)
+
+    def leave(self, entry: Entry) -> None:
+        """The job, which still has its place, is deleted."""
+        for key in self.of_job.get(entry.key, ()):
+            pod = self.pods[key]
+            if _is_placed(pod, entry) and self._nodes.is_alive(pod.node):
+                self._deleted.charge(key, pod.node, entry)
 
     def _unlink(self, key: Key) -> None:
         old = self.pods.get(key)
@@ -78,6 +96,8 @@ class ForeignPods:
 
     def _count(self, key: Key, pod: OwnPod, entry: Entry | None) -> None:
         counted = entry is not None and _is_placed(pod, entry)
+        if counted:
+            self._deleted.release(key)
         taken = beyond(pod.taken, entry.request) if counted and entry is not None else pod.taken
         self._set(Holder(key, ours=True), pod.node, taken)
 

@@ -16,7 +16,8 @@ from .changes import Changes
 from .entries import NOWHERE, Entry, workers_on
 from .journal import Journal
 from .nodes import NodeTable
-from .queue_state import Account
+from .queue_state import Account, QueueState
+from .request import Totals
 from .running import RunningJobs
 
 
@@ -37,7 +38,7 @@ class Holdings:
         if not keys:
             return
         self._nodes.claim(first.held, there)
-        self._charge(first, workers)
+        self.charge(first.queue, first.gpu_type, first.request.times(workers))
         for holding in _holding(first):
             self._journal.put_all(holding, keys)
         if not first.pending:
@@ -51,18 +52,21 @@ class Holdings:
         for name in entry.workers_on:
             self._nodes.unclaim(name, entry.key)
             self._changes.free_node(name)
-        self._charge(entry, -sum(entry.workers_on.values()))
+        self.charge(entry.queue, entry.gpu_type, entry.request.times(-sum(entry.workers_on.values())))
         for holding in _holding(entry):
             self._journal.drop(holding, entry.key)
         self._running.note((entry.key,))
         self._journal.set(entry, "workers_on", NOWHERE)
-        for queue in entry.queue.path:
-            if queue is entry.queue or any(one.limit != NOT_NAMED for one in queue.own(entry.gpu_type)):
-                self._changes.free_queue(queue.name)
+        self.free(entry.queue, entry.gpu_type)
 
-    def _charge(self, entry: Entry, workers: int) -> None:
-        """So many of the job's, or of its like."""
-        queue, gpu_type, amounts = entry.queue, entry.gpu_type, entry.request.times(workers)
+    def free(self, queue: QueueState, gpu_type: str) -> None:
+        """It holds less than before: jobs there, and below what has a limit, may start."""
+        for one in queue.path:
+            if one is queue or any(account.limit != NOT_NAMED for account in one.own(gpu_type)):
+                self._changes.free_queue(one.name)
+
+    def charge(self, queue: QueueState, gpu_type: str, amounts: Totals) -> None:
+        """Count it in the queue and those above, on GPUs of that type, where they are of one."""
         for one in queue.path if gpu_type not in ("", UNKNOWN_TYPE) else ():
             if gpu_type not in one.typed:
                 account = Account(f"{one.name}/{gpu_type}")

@@ -1,4 +1,4 @@
-"""What the victims of claims will leave behind: per node and per queue.
+"""What the victims of claims will leave behind, per node and per queue; and pods of deleted jobs, in their queues.
 
 Owns these sums, made anew for each pass of `decide` that preempts. Called by `preempt`.
 """
@@ -26,6 +26,8 @@ class Leaving:
         self.gpu, self.cpu, self.memory = (np.zeros_like(state.nodes.usable) for _ in range(3))
         self._extended: dict[str, Column] = {}
         self._queues: dict[str, Totals] = {}
+        for account, amounts in state.deleted_jobs.charged():
+            self._queues[account.name] = self._queues.get(account.name, NOTHING).plus(amounts, -1)
         self._uncounted: list[tuple[Entry, Mapping[str, int], int]] = []
         for key in state.victims:
             entry, victim = state.entries.get(key), state.claims.keeps.get(key)

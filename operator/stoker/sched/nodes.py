@@ -125,6 +125,11 @@ class NodeTable:
             self._capacity = Totals(int(self.usable.sum()), int(self.cap_cpu.sum()), int(self.cap_mem.sum()))
         return self._capacity
 
+    def is_alive(self, name: str) -> bool:
+        """It is known, and its kubelet reports."""
+        node = self.objects.get(name)
+        return node is not None and node.status.lost_since is None
+
     # -- changes
 
     def put(self, node: GPUNode) -> int | None:

@@ -259,6 +259,8 @@ class Preemption:
         with state.what_if():
             for key in state.victims if left else ():
                 state.give_way(key)
+            if left:
+                state.deleted_jobs.release_all()
             if starts() is not None:
                 return None
             now = room()

@@ -217,4 +217,4 @@ class QueueState(Account):
 
     @property
     def is_idle(self) -> bool:
-        return self.queue is None and not self.pending and not self.holding
+        return self.queue is None and not self.pending and not self.holding and self.used == NOTHING

@@ -1,9 +1,9 @@
 """What the scheduler knows: nodes, queues, runtimes, jobs, its own assumed starts and foreign pods.
 
 Owns how an object's change reaches the tables that it is made of: `nodes`, `queue_tree`, `runtime_table`, `lanes`,
-`claim_table`, `holdings`, `running`, `elastic_jobs`, `foreign_pods`. Fed level-triggered with the objects as they are
-now, in any order and as often as one likes; never reads a store or a clock. Fed by `stoker.scheduler_feed`, read by
-`decide` and `stoker.why`. One thread at a time: `stoker.scheduler_feed` sees to that.
+`claim_table`, `holdings`, `running`, `elastic_jobs`, `foreign_pods`, `deleted_jobs`. Fed level-triggered with the
+objects as they are now, in any order and as often as one likes; never reads a store or a clock. Fed by
+`stoker.scheduler_feed`, read by `decide` and `stoker.why`. One thread at a time: `stoker.scheduler_feed` sees to that.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from stoker.spec.runtime import TrainingRuntime
 from .budget import Cost
 from .changes import Changes
 from .claim_table import ClaimTable
+from .deleted_jobs import DeletedJobs
 from .elastic_jobs import ElasticJobs
 from .entries import EARLIEST, Entry, Lane, Reservation, is_pending, new_entry, request_now, workers_on
 from .expected_ends import ExpectedEnds
@@ -46,7 +47,6 @@ class SchedulerState:
         self.journal = Journal()
         self.nodes = NodeTable(self.journal, topology, gpu_types)
         self.changes = changes = Changes(self.journal)
-        self.foreign_pods = ForeignPods(self.journal, self.nodes, freed=changes.free_node, filled=changes.fill_node)
         self.tree = QueueTree(self.journal, changes)
         self.queues = self.tree.queues
         self.runtimes = RuntimeTable(self.journal)
@@ -56,6 +56,10 @@ class SchedulerState:
         """Job that is stopped for a claim → the claimant."""
         self.running = RunningJobs(self.journal, self.entries, self.victims, self.nodes.slots)
         self.holdings = Holdings(self.journal, self.nodes, self.running, changes)
+        self.deleted_jobs = DeletedJobs(self.journal, self.holdings, self.tree)
+        self.foreign_pods = ForeignPods(
+            self.journal, self.nodes, self.deleted_jobs, freed=changes.free_node, filled=changes.fill_node
+        )
         self.claims = ClaimTable(self.journal, self.entries, self.holdings, changes, self.running, self.victims)
         self.lanes = Lanes(self.journal, self.entries, self.claims, changes)
         self.elastic = ElasticJobs(self.journal)
@@ -147,6 +151,7 @@ class SchedulerState:
         entry = self.entries.get(key)
         if entry is not None:
             self.claims.victim_moved(key)
+            self.foreign_pods.leave(entry)
             self._remove(entry)
             self.journal.drop(self.entries, key)
             self.journal.drop(self.past_costs, key)
@@ -288,6 +293,8 @@ class SchedulerState:
     def _replace(self, entry: Entry, old: Entry | None) -> None:
         self.nodes.acquire(entry.request)
         if old is not None:
+            if entry.job.uid != old.job.uid or entry.job.metadata.deletion_timestamp is not None:
+                self.foreign_pods.leave(old)
             self._remove(old)
         self.journal.put(self.entries, entry.key, entry)
         self.journal.put(entry.runtime.users, entry.key, None)
@@ -307,6 +314,8 @@ class SchedulerState:
 
     def _turn_node(self, name: str) -> None:
         self.changes.turn_node(name)
+        if not self.nodes.is_alive(name):
+            self.deleted_jobs.release_node(name)
         self.running.note(list(self.nodes.claims.get(name, ())))  # their slot may be another one
 
     def _size(self, entry: Entry) -> None:

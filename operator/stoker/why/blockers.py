@@ -138,7 +138,8 @@ def _limit(state: SchedulerState, entry: Entry, request: Request) -> Iterator[Re
             wants = zip(resources(account), account.limit, account.used, request.totals, strict=False)
             for at, (resource, limit, used, wanted) in enumerate(wants):
                 if limit is not None and wanted and used + wanted > limit:
-                    message = sentences.at_limit(queue.name, entry.queue.name, resource, wanted, limit, used)
+                    ending = sum(held[at] for one, held in state.deleted_jobs.charged() if one is account)
+                    message = sentences.at_limit(queue.name, entry.queue.name, resource, wanted, limit, used, ending)
                     yield Reason(
                         code=Code.QUEUE_LIMIT,
                         message=message,

@@ -36,11 +36,13 @@ def above_limit(queue: str, leaf: str, resource: str, wanted: int, limit: int) -
     return f"asks for {amount(resource, wanted)} in all; {may}"
 
 
-def at_limit(queue: str, leaf: str, resource: str, wanted: int, limit: int, used: int) -> str:
+def at_limit(queue: str, leaf: str, resource: str, wanted: int, limit: int, used: int, ending: int) -> str:
+    """`ending`: what of `used` pods of deleted jobs hold."""
     short = used + wanted - limit
+    pods = f", {amount(resource, ending)} of that in pods of deleted jobs, which still end" if ending else ""
     return (
         f"{_titled(queue, leaf)} is short {part(resource, short, wanted)}: its limit is {amount(resource, limit)}, "
-        f"its jobs hold {amount(resource, used)}"
+        f"its jobs hold {amount(resource, used)}{pods}"
     )
 
 
