@@ -298,7 +298,7 @@ async def _embedded(path: Path, streams: StreamSettings, kinds: Iterable[Kind[An
         yield World(deps, create_app(deps), logs, keys)
 
 
-_beds: dict[Path, Bed] = {}
+_beds: list[Bed] = []
 
 
 @contextlib.asynccontextmanager
@@ -312,12 +312,13 @@ async def _cluster(bed: Bed, path: Path, streams: StreamSettings) -> AsyncIterat
 NewWorld = Callable[[], contextlib.AbstractAsyncContextManager[World]]
 
 
-@pytest.fixture
-def the_bed(control_plane: Cluster) -> Bed:
-    bed = _beds.get(control_plane.kubeconfig)
-    if bed is None:
-        bed = _beds[control_plane.kubeconfig] = Bed.make(control_plane)
-    return bed
+@pytest.fixture(scope="session")
+def the_bed(control_plane: Cluster) -> Iterator[Bed]:
+    bed = Bed.make(control_plane)
+    _beds.append(bed)
+    yield bed
+    _beds.remove(bed)
+    bed.drop_node()
 
 
 @pytest.fixture(params=["embedded", "kubernetes"])
@@ -334,7 +335,7 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> NewWorld:
 @pytest.fixture(scope="module", autouse=True)
 def _no_node_left() -> Iterator[None]:
     yield
-    for bed in _beds.values():
+    for bed in _beds:
         bed.drop_node()
 
 

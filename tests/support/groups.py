@@ -1,7 +1,8 @@
 """pytest plugin: which tests one process runs together where several run them (`-n`): those of a shared cluster, else
 those of a file; the groups that take longest come first.
 
-A cluster is started in one process for all its tests: each more would cost a fifth of a core while it idles.
+A cluster is started in one process for all its tests, and stopped after the last of them: it costs a fifth of a core
+while it idles.
 """
 
 from __future__ import annotations
@@ -23,13 +24,26 @@ _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     groups = {item.nodeid: _group(item) for item in items}
     slow = {groups[item.nodeid] for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (not groups[item.nodeid].endswith("_plane"), groups[item.nodeid] not in slow))
+    planes = {nodeid: group if _is_plane(group) else "" for nodeid, group in groups.items()}
+    items.sort(key=lambda item: (not planes[item.nodeid], planes[item.nodeid], groups[item.nodeid] not in slow))
     if workerinput := getattr(config, "workerinput", None):
         Path(workerinput["groups"], workerinput["workerid"]).write_text(json.dumps(groups))
 
 
 def _group(item: pytest.Item) -> str:
     return next((name for name in clusters(item) if name != "own_control_plane"), str(item.path))
+
+
+def _is_plane(group: str) -> bool:
+    return group.endswith("_plane")
+
+
+@pytest.hookimpl(trylast=True)  # what the test itself had is cleaned up before
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    group = _group(item)
+    if _is_plane(group) and (nextitem is None or _group(nextitem) != group):
+        for fixture in item.session._fixturemanager.getfixturedefs(group, item) or ():
+            fixture.finish(item._request)  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(optionalhook=True)
