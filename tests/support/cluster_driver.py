@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from tests.support.nvml_scenario import Gpu, Scenario, library
 from tests.support.testbed.node import DRIVER_ROOT, Node
@@ -42,8 +43,11 @@ class NodeDrivers:
         node = self._nodes[name]
         before = self.scenario.get(name)
         scenario = self.scenario[name] = Scenario(node.driver)
+        kept = {} if before is not None else _counters(scenario.path)
         for index in range(node.gpus):
             gpu = scenario.add_gpu(uuid=f"GPU-{name}-{index}", watts=watts_of(node, index), busy=BUSY, sm=SM, used=USED)
+            if gpu.uuid in kept:
+                gpu.energy_since, gpu.energy_offset_mj = kept[gpu.uuid]
             if before is not None:
                 was, now = before.gpus[index], time.time()
                 gpu.energy_since = since = was.energy_since
@@ -54,3 +58,11 @@ class NodeDrivers:
     def gpu(self, uuid: str) -> Gpu:
         """By the device plugin's id of it."""
         return next(gpu for scenario in self.scenario.values() for gpu in scenario.gpus if gpu.uuid == uuid)
+
+
+def _counters(scenario: Path) -> dict[str, tuple[float, int]]:
+    """Uuid → since when, and from what, its energy counts, as the run before left it on a bed that is kept: a counter
+    that falls costs what is attributed a second."""
+    lines = scenario.read_text().splitlines() if scenario.exists() else []
+    gpus = [dict(field.split("=", 1) for field in line.split("\t")[1:]) for line in lines if line.startswith("gpu\t")]
+    return {gpu["uuid"]: (float(gpu["energy_since"]), int(gpu["energy_offset_mj"])) for gpu in gpus}
