@@ -12,6 +12,7 @@ from stoker.spec.gpu_health import HEALTH, GPUNodeHealth
 from stoker.spec.job import Phase, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.usage import GpuReceipt
+from stoker.store.port import Unavailable
 from stoker_api.usage.gang_watch import WINDOW_S, GangWatch
 from stoker_api.usage.straggler import blamed, gang_of
 
@@ -62,13 +63,13 @@ def test_only_a_gpu_that_is_hot_and_does_not_wait_is_blamed(receipts: list[GpuRe
 class Looks:
     """A gang of four that was looked at before, with a real store behind it."""
 
-    def __init__(self, world: Any, **status: Any) -> None:
+    def __init__(self, world: Any, keeper: Any = None, **status: Any) -> None:
         self._world, self.receipts = world, gang(0.9, 0.5, 0.5, 0.5, held=HOT)
         spec: Any = {"trainer": {"command": ["x"]}, "workers": 4, "gpus_per_worker": 1}
         state = TrainingJobStatus(**{"phase": Phase.RUNNING, "attempt": 1, **status})
         self.job = TrainingJob(metadata=ObjectMeta(name="one", namespace="alpha", uid="uid-1"), spec=spec, status=state)
         view: Any = SimpleNamespace(receipts=lambda _: self.receipts)
-        self.watch = GangWatch(lambda: [self.job], view, world.services.gpu_health, world.deps.clock)
+        self.watch = GangWatch(lambda: [self.job], view, keeper or world.services.gpu_health, world.deps.clock)
 
     async def blamed(self, receipts: list[GpuReceipt]) -> dict[str, list[str]]:
         """By GPU, by which jobs, once these were seen too."""
@@ -94,6 +95,20 @@ async def test_a_gang_is_looked_at_for_a_while_before_its_gpu_is_blamed(world):
     assert await looks.blamed(gang(0.9, 0.5, 0.5, 0.5, held=HOT, seq=10 + minutes)) == {"GPU-0": ["uid-1"]}
     await report(world)
     assert await looks.blamed(gang(0.9, 0.5, 0.5, 0.5, held=HOT, seq=60)) == {"GPU-0": ["uid-1"]}, "kept, and once"
+
+
+async def test_a_gpu_whose_blame_can_not_be_written_is_blamed_at_the_next_look(world):
+    await report(world)
+    fails = [Unavailable("gone")]
+
+    async def take_blame(*blame: Any) -> None:
+        if fails:
+            raise fails.pop()
+        await world.services.gpu_health.take_blame(*blame)
+
+    looks, late = Looks(world, SimpleNamespace(take_blame=take_blame)), 10 + round(WINDOW_S / 60)
+    found = [await looks.blamed(gang(0.9, 0.5, 0.5, 0.5, held=HOT, seq=seq)) for seq in (10, late, late)]
+    assert found == [{}, {}, {"GPU-0": ["uid-1"]}]
 
 
 @pytest.mark.parametrize("what", [{"simulated": True}, {"method": "even"}])

@@ -47,14 +47,12 @@ class GangWatch:
         while True:
             try:
                 await self.look()
-            except StoreError as error:
-                log.warning("gangs are looked at again later: %s", error)
             except Exception:
                 log.exception("looking at gangs failed; trying on")
             await self._clock.sleep(LOOK_EVERY_S)
 
     async def look(self) -> None:
-        """One turn over all running jobs. Raises: StoreError."""
+        """One turn over all running jobs. A gang whose blame can't be written is looked at again in the next."""
         before, self._begun = self._begun, {}
         for count, job in enumerate(list(self._placed())):
             if count % _SLICE == _SLICE - 1:
@@ -74,7 +72,11 @@ class GangWatch:
             self._begun[key] = gang
             for which, why in blamed(did):
                 new = GpuBlame(job_uid=job.uid, attempt=job.status.attempt, at=self._clock.now(), message=why)
-                await self._keeper.take_blame(which.node, which.uuid, new)
+                try:
+                    await self._keeper.take_blame(which.node, which.uuid, new)
+                except StoreError as error:
+                    self._begun[key] = begun
+                    log.warning("job %s: a slow GPU is blamed later: %s", job.key, error)
 
 
 def _is_whole(receipt: GpuReceipt) -> bool:
