@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Sample
 
+from stoker.push.buffer import Buffer, SampleBatch
 from stoker.push.client import Receiver
 from stoker.push.sender import Push, PushOptions, PushStats
 from tests.support.testbed.parts import until
@@ -56,6 +57,27 @@ def watts(hook: Webhook) -> list[tuple[int, float | None]]:
     return [
         point for one in written(hook) if ("__name__", "stoker_gpu_power_watts") in one.labels for point in one.points
     ]
+
+
+def test_series_end_though_the_end_is_asked_for_as_the_buffer_is_found_empty(
+    pushes: Callable[[PushOptions], Push], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Buffer.take
+
+    def slow_take(self: Buffer, most: int) -> SampleBatch | None:
+        found = take(self, most)
+        if found is None and push.stats.sent:
+            empty.set()
+            until(lambda: push._stop_by is not None, "the end is asked for", 20)
+        return found
+
+    with Webhook(in_turn()) as hook:
+        push, empty = pushes(options(hook.url)), threading.Event()
+        monkeypatch.setattr(Buffer, "take", slow_take)
+        push.offer(1763768000.5, [gpu_power(312.5)])
+        assert empty.wait(20)
+        push.stop(timeout_s=10)
+        assert [value for _, value in watts(hook)] == [312.5, None]
 
 
 def test_a_poll_arrives_with_job_instance_and_its_own_time(pushes: Callable[[PushOptions], Push]) -> None:

@@ -56,6 +56,8 @@ class Buffer:
         self._most, self._more = most, dict(more)
         self._polls: deque[_Poll] = deque()
         self._held = self._label_bytes = 0
+        self.in_flight = 0
+        """Of the batch taken last; the sender's to reset. With `len`, asked for first, never less than what waits."""
         self._dropped = 0
         self._number: dict[bytes, int] = {}
         self._labels: dict[int, bytes] = {}
@@ -111,6 +113,7 @@ class Buffer:
                 poll.begin = until
                 if not len(poll):
                     self._polls.popleft()
+            self.in_flight = count
             self._held -= count
             if not count:
                 return None

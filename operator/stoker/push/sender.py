@@ -69,7 +69,6 @@ class Push:
         self._buffer = Buffer(options.most_samples, options.labels)
         self._client = RemoteWriteClient(options.receiver)
         self._offered_at: float | None = None
-        self._in_flight = 0
         self._sent = self._refused = 0
         self._retries: Counter[str] = Counter()
         self._refusals_logged: set[str] = set()
@@ -111,21 +110,21 @@ class Push:
             refused=self._refused,
             dropped=self._buffer.dropped,
             retries=dict(self._retries),
-            buffered=len(self._buffer) + self._in_flight,
+            buffered=len(self._buffer) + self._buffer.in_flight,
         )
 
     def _run(self) -> None:
         while not self._is_over():
+            is_ending = self._stop_by is not None  # asked before the buffer is: the series' ends are in it by then
             batch = self._buffer.take(REQUEST_SAMPLES)
             if batch is None:
                 self._client.close()
-                if self._stop_by is not None:
+                if is_ending:
                     return
                 self._pause(self._options.every_s)
                 continue
-            self._in_flight = batch.count
             self._deliver(batch)
-            self._in_flight = 0
+            self._buffer.in_flight = 0
         self._client.close()
 
     def _deliver(self, batch: SampleBatch) -> None:
