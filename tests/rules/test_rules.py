@@ -49,7 +49,7 @@ def promtool(*arguments: str | Path) -> None:
     except Unavailable as error:
         pytest.skip(str(error))
     env = {"GOGC": "400"}  # a quarter of its CPU is collecting garbage
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=100, env=env)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=200, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

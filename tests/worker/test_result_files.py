@@ -98,8 +98,8 @@ def test_a_folder_that_is_swapped_for_a_link_all_the_time_gives_no_secret_away(o
     thread.start()
     seen = set()
     try:
-        files, until = ResultFiles(str(output)), time.monotonic() + 1.5
-        while time.monotonic() < until:
+        files, begin_s = ResultFiles(str(output)), time.monotonic()
+        while (tried_s := time.monotonic() - begin_s) < 1.5 or (not seen and tried_s < 60):
             try:
                 seen.add(content(files, "swap/key"))
             except (NoSuchFile, OSError):

@@ -125,8 +125,12 @@ def test_an_empty_command_is_the_workers_shell(entered):
 
 def test_interrupt_reaches_the_command_and_nothing_else(entered):
     entered.start()
+    # NOFLSH: else the kernel drops what stands in the terminal as it has sent the signal, a quick answer too.
     script = """
-import sys, time
+import sys, termios, time
+mode = termios.tcgetattr(0)
+mode[3] |= termios.NOFLSH
+termios.tcsetattr(0, termios.TCSANOW, mode)
 try:
     print('ready', flush=True)
     time.sleep(60)
