@@ -158,7 +158,8 @@ def test_what_is_no_refusal_of_the_apis_is_kept_and_sent_later(api, reporter, sa
     made.offer([receipt(7, final=True)])
     made.event(XID, [])
     until(lambda: made.stats.events.get("failed"))
-    assert nonzero(made.stats.receipts) == {} and made.stats.waiting_receipts == 1
+    # Whether the receipt was posted too: before the event was there, it was.
+    assert nonzero(made.stats.receipts).keys() <= {"failed"} and made.stats.waiting_receipts == 1
     api.answer = lambda _: Say()
     until(lambda: made.stats.receipts.get("sent") == 1 and made.stats.events.get("sent") == 1)
 
