@@ -257,9 +257,9 @@ class Preemption:
             return place(state.nodes, request, lane.avoid, room=room()) if fits else None
 
         with state.what_if():
-            for key in state.victims if left else ():
-                state.give_way(key)
             if left:
+                for key in state.victims:
+                    state.give_way(key)
                 state.deleted_jobs.release_all()
             if starts() is not None:
                 return None
