@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stoker.controller.counters import Counters
+from stoker.spec.event import EVENTS
 from stoker.spec.job import JOBS, AttemptEnd, Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.outcome import Category, Intent
@@ -53,23 +54,40 @@ async def test_a_job_of_higher_priority_preempts_and_the_victim_goes_on_where_it
     assert world.counters.preempted_gpus.labels("q", "Preempted")._value.get() == 1
 
 
-async def test_a_victim_whose_status_the_store_refuses_is_passed_over(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["preempted", "cancelled", "ended"])
+async def test_a_job_whose_status_the_store_refuses_gives_its_gpu_back(
+    how: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of one that its owner has made as large as an object may be."""
+    """As that of one which its owner has made as large as an object may be. Once it is smaller, its attempt ends."""
     await crowded(world)
-    patch_status, refused = world.store.patch_status, set[str]()
+    patch_status, refuses = world.store.patch_status, True
 
     async def refuse(kind: Any, key: Key, patch: Any, **options: Any) -> Any:
-        if patch.get("intent") and refused <= {key.name}:
-            refused.add(key.name)
+        if kind is JOBS and refuses and key.name.startswith("low"):
             raise Invalid(["the object is larger than the store takes"])
         return await patch_status(kind, key, patch, **options)
 
     monkeypatch.setattr(world.store, "patch_status", refuse)
-    await world.submit("high", queue="q", gpus_per_worker=1, priority=5)
+    if how == "cancelled":
+        await world.change("low-a", cancel=True)
+    elif how == "ended":
+        (pod,) = [pod for pod in world.pods.values() if pod.metadata.name == "low-a-1-0"]
+        await world.kubelet.end(pod, 0)
+    await world.submit("high", queue="q", gpus_per_worker=1, priority=5 if how == "preempted" else 0)
     await world.phase("high", Phase.SUCCEEDED)
-    assert [world.job(name).status.attempt for name in refused] == [1]
+    lows = [pod for pod in world.pods.values() if pod.metadata.name.startswith("low")]
+    (gone,) = [pod for pod in lows if pod.ended]
+    assert [world.job(name).status.attempt for name in ("low-a", "low-b")] == [1, 1], "one victim is enough"
+    events = (await world.store.list(EVENTS)).items
+    assert sum(event.reason == "StatusRefused" for event in events) == (how != "ended")
+    victim = gone.metadata.name.removesuffix("-1-0")
+    await world.change(victim, priority=-1)  # a newer version of it is no other attempt
+    await world.submit("next", queue="q", gpus_per_worker=1)
+    await world.phase("next", Phase.SUCCEEDED)
+    refuses = False
+    await world.change(victim, cancel=True)
+    await world.phase(victim, Phase.SUCCEEDED if how == "ended" else Phase.CANCELLED)
+    assert world.kubelet.most_gpus == 2 + (how == "ended")  # there the kubelet was not asked
 
 
 async def test_an_owner_reclaims_and_prometheus_sees_what_was_lent_taken_back_and_lost(world: World) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stoker.controller.render import CannotRender
 from stoker.controller.render_kube import render_service
 from stoker.controller.render_reader import render_reader
 from stoker.spec.job import GpuTest, TrainingJobStatus
@@ -47,6 +48,16 @@ def test_a_gang_finds_its_first_worker_by_name_before_anyone_is_ready() -> None:
         assert render_service(subject) == render_service(elastic) is not None, "it may have more in the next"
     assert env(pod(job(1)))["MASTER_ADDR"] == "127.0.0.1"
     assert "hostname" not in pod(job(1))["spec"]
+
+
+def test_no_pod_is_made_so_large_that_it_could_not_be_deleted() -> None:
+    """Its variables count, those of what fetches its data too, and its command; an é is two bytes."""
+    some = {f"E{number}": "é" * 15_000 for number in range(43)}
+    assert pod(job(env=some))
+    for more in ({"env": some | {"HTTPS_PROXY": "x" * 20_000}}, {"trainer": {"command": ["x" * 30_000]}}):
+        fetched = {"data": [{"name": "d", "url": "https://x.example/d"}]} if "env" in more else {}
+        with pytest.raises(CannotRender, match=r"take 13\d\d\d\d\d bytes in a pod, which may hold 1310720; put large"):
+            pod(job(**({"env": some} | more | fetched)))
 
 
 def test_a_burn_in_may_go_where_the_taint_for_its_gpu_keeps_others_off() -> None:

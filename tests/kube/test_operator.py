@@ -65,6 +65,37 @@ async def test_a_job_too_large_for_one_more_status_delays_no_other(
     assert world.job("large").status.placement == ()
 
 
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+async def test_a_job_that_its_owner_makes_as_large_as_an_object_can_be_is_stopped_all_the_same(world: World) -> None:
+    await world.node("n", gpus=1)
+    world.kubelet.script = lambda pod: Play() if pod.metadata.name.startswith("large") else Play(code=0)
+    env = {f"E{number}": "x" * 32_000 for number in range(40)}
+    await world.submit("large", env=env, cpu="1", memory="1Gi", gpusPerWorker=1)
+    await world.phase("large", Phase.RUNNING)
+
+    async def fill(count: int, *, cancel: bool = False) -> None:
+        job = await world.store.get(JOBS, Key(world.project, "large"))
+        labels = {f"{number}.{'x' * 200}.example/x": "" for number in range(700)}
+        meta = job.metadata.model_copy(update={"labels": labels, "annotations": {"x": "x" * count}})
+        spec = job.spec.model_copy(update={"cancel": cancel})
+        await world.store.update(JOBS, job.model_copy(update={"metadata": meta, "spec": spec}))
+
+    taken, refused = 0, 200_000
+    while refused - taken > 1:
+        try:
+            await fill((taken + refused) // 2)
+            taken = (taken + refused) // 2
+        except Invalid:
+            refused = (taken + refused) // 2
+    assert 0 < taken < 199_999
+    await fill(taken - 20, cancel=True)  # it becomes its own field's manager
+    await world.submit("next", gpusPerWorker=1)
+    await world.phase("next", Phase.SUCCEEDED)
+    assert world.job("large").status.phase is Phase.RUNNING, "the store took no other"
+    await fill(0, cancel=True)
+    await world.phase("large", Phase.CANCELLED)
+
+
 async def test_a_gang_has_its_names_before_its_pods_and_all_go_with_the_job(world: World) -> None:
     nodes = {await world.node("n1", gpus=1), await world.node("n2", gpus=1)}
     world.kubelet.script = lambda _pod: Play()

@@ -40,17 +40,16 @@ def used(history: History, name: str) -> Counter[str]:
     """What jobs placed there, pods outside Stoker and strays of ours hold of a node. Units: cores' thousandths."""
     held = Counter[str]()
     counted = set()
-    for job in history.store():
-        if isinstance(job, TrainingJob):
-            for placed in job.status.placement:
-                counted.add((job.uid, str(job.status.attempt), str(placed.worker), placed.node))
-                if placed.node == name:
-                    held[job.spec.gpu.resource] += job.spec.gpus_per_worker
-                    held["cpu"] += job.cpu_milli
-                    held["memory"] += job.memory_bytes
-                    named = effective_runtime(job.spec.runtime, "default", history.runtimes.values())
-                    runtime = history.runtimes.get(named)
-                    held.update(runtime.spec.extended_resources if runtime else {})
+    for job in history.placed_jobs():
+        for placed in job.status.placement:
+            counted.add((job.uid, str(job.status.attempt), str(placed.worker), placed.node))
+            if placed.node == name:
+                held[job.spec.gpu.resource] += job.spec.gpus_per_worker
+                held["cpu"] += job.cpu_milli
+                held["memory"] += job.memory_bytes
+                named = effective_runtime(job.spec.runtime, "default", history.runtimes.values())
+                runtime = history.runtimes.get(named)
+                held.update(runtime.spec.extended_resources if runtime else {})
     for pod in (*history.pods.values(), *history.others.values()):
         said, requests = identity(pod.metadata), pod.spec.containers[0].resources
         one = (said.job_uid, str(said.attempt), str(said.worker), pod.spec.node_name) if said else None
@@ -119,7 +118,7 @@ def path(world: History, name: str) -> list[str]:
 
 def workers_below(world: History, name: str) -> list[TrainingJob]:
     """The job of each worker of the queue and those below it, pods of deleted jobs included."""
-    jobs = [job for job in world.store() if isinstance(job, TrainingJob) for _ in job.status.placement]
+    jobs = [job for job in world.placed_jobs() for _ in job.status.placement]
     jobs += world.left.values()
     return [job for job in jobs if job.spec.queue in world.queues and name in path(world, job.spec.queue)]
 
@@ -152,7 +151,8 @@ def total_cores(job: TrainingJob) -> float:
 
 def holders_below(world: History, name: str, resource: str) -> frozenset[str]:
     """Jobs of a queue and those below it that hold some."""
-    jobs = [job for job in world.store() if isinstance(job, TrainingJob) and job.status.placement]
-    below = [job for job in jobs if job.spec.queue in world.queues and name in path(world, job.spec.queue)]
+    below = [
+        job for job in world.placed_jobs() if job.spec.queue in world.queues and name in path(world, job.spec.queue)
+    ]
     asked = {"gpus": lambda job: job.spec.total_gpus, "cpu": total_cores}[resource]
     return frozenset(str(job.key) for job in below if asked(job))

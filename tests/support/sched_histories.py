@@ -192,6 +192,7 @@ def crowded(seed: int) -> list[tuple[Any, ...]]:
                 [("written", job), ("pods", job)],
                 [("withdrawn", job), *rng.choice([[], [("pods going", job)]])],
                 [*rng.choice([[("end", job)], []]), ("no job", job)],
+                [("unrecorded", job), *rng.choice([[], [("withdrawn", job)]])],
                 [("no pods", job)],
                 [("other", rng.choice(OTHERS), rng.choice(NODES), rng.randint(0, 3), rng.choice(ASKS))],
                 [("no other", rng.choice(OTHERS))],
@@ -199,7 +200,7 @@ def crowded(seed: int) -> list[tuple[Any, ...]]:
                 [("runtime", rng.choice(RUNTIMES), rng.choice(KINDS))],
                 [("no runtime", rng.choice(RUNTIMES))],
             ],
-            [8, 8, 3, 2, 3, 4, 3, 2, 2, 1],
+            [8, 8, 3, 2, 1, 3, 4, 3, 2, 2, 1],
         )[0]
         played += [*step, *rng.choice([[], [("decide", rng.choice([0, 0, 5, 200]))]])]
     return played
@@ -229,8 +230,11 @@ class History:
         self.others: dict[str, OtherPod] = {}
         self.pods: dict[Key, Pod] = {}
         self.starting: dict[str, Start] = {}
+        self.unrecorded: set[tuple[str, int]] = set()
+        """Attempts that hold what their pods do, by their jobs' uids."""
         self.left: dict[Key, TrainingJob] = {}
-        """Pod that was a worker of a job as this was deleted, and has not gone since, nor its node → the job."""
+        """Pod that was a worker of a job as this was deleted, or its end could not be written, and has not gone since,
+        nor its node → the job."""
 
     def play(self, action: tuple[Any, ...]) -> tuple[Start, ...]:
         verb, *rest = action
@@ -275,9 +279,7 @@ class History:
         elif verb == "job" and name not in self.jobs:
             self._observe(name, self.sched.job(name, **_valid(rest[1]), version=self._next(), uid=f"u{self.version}"))
         elif verb == "no job":
-            job = self.jobs.pop(name, None)
-            self.left |= {} if job is None else {key: job for key, pod in self.pods.items() if _is_worker(job, pod)}
-            self._forget_left()
+            self._leave(self.jobs.pop(name, None))
             self.starting.pop(name, None)
             self.state.forget_job(self.sched.key(name))
         elif verb == "not written" and name in self.starting:
@@ -291,6 +293,11 @@ class History:
             self._change(name, phase=Phase.SUCCEEDED, placement=())
         elif verb == "withdrawn" and name in self.jobs and self.jobs[name].status.placement:
             self._change(name, phase=Phase.QUEUED, placement=())
+        elif verb == "unrecorded" and name in self.jobs and self.jobs[name].status.placement:
+            job = self.jobs[name]
+            self._leave(job)
+            self.unrecorded.add((job.uid, job.status.attempt))
+            self.state.count_by_pods(job)
         elif verb == "again" and name in self.jobs:
             self.state.observe_job(self.jobs[name])
         return ()
@@ -316,6 +323,11 @@ class History:
             self._forget_left()
             self.state.observe_pod(pod)
 
+    def _leave(self, job: TrainingJob | None) -> None:
+        if job is not None and (job.uid, job.status.attempt) not in self.unrecorded:
+            self.left |= {key: job for key, pod in self.pods.items() if _is_worker(job, pod)}
+        self._forget_left()
+
     def _forget_left(self) -> None:
         for key, job in list(self.left.items()):
             pod = self.pods.get(key)
@@ -338,16 +350,24 @@ class History:
         self.state.observe_job(job)
 
     def rebuilt(self) -> SchedulerState:
-        """A state that was fed with the objects as they are, once deleted jobs had gone whose pods have not."""
+        """A state that was fed with the objects as they are, once jobs had gone whose pods have not."""
         state = SchedulerState(TOPOLOGY)
         world = self.sched.World(state).feed(*self.pods.values(), *self.nodes.values())
-        for job in {job.uid: job for job in self.left.values()}.values():
+        for job in {(job.uid, job.status.attempt): job for job in self.left.values()}.values():
             state.observe_job(job)
             state.forget_job(job.key)
+        world.feed(*self.store())
+        for job in self.jobs.values():
+            if (job.uid, job.status.attempt) in self.unrecorded:
+                state.count_by_pods(job)
         for key in state.deleted_jobs.charges.keys() - self.left:
             state.deleted_jobs.release(key)
-        world.feed(*self.store())
         return state
+
+    def placed_jobs(self) -> list[TrainingJob]:
+        """Those whose placement counts, were every decided start written."""
+        jobs = [one for one in self.store() if isinstance(one, TrainingJob) and one.status.placement]
+        return [job for job in jobs if (job.uid, job.status.attempt) not in self.unrecorded]
 
     def store(self) -> list[Any]:
         """The objects as they would be were every decided start written."""

@@ -19,7 +19,7 @@ from stoker.life.pod_end import EARLIEST
 from stoker.life.preemption import preempted_as, preempted_message, shrunk_message, victim_of
 from stoker.life.start_holdup import without_volumes
 from stoker.life.step import Facts, Note, Settings, Step
-from stoker.spec.job import ENDED, JOBS, TrainingJob
+from stoker.spec.job import ENDED, JOBS, PLACED, Phase, TrainingJob
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.node import GPUNode
@@ -69,12 +69,13 @@ class JobReconciler:
         settings: Settings,
         admission: Admission,
         claimants: Callable[[Key], Collection[TrainingJob]],
-        status_refused: Callable[[TrainingJob], None],
+        stopped_unrecorded: Callable[[TrainingJob], None],
         renderer: Renderer | None = None,
         counters: Counters | None = None,
     ) -> None:
-        """`claimants`: the jobs that have this one stopped. `status_refused`: is called with a job of which the store
-        takes no status. `renderer`: how attempts become pods; absent: for the node agent."""
+        """`claimants`: the jobs that have this one stopped. `stopped_unrecorded`: is called with a job whose attempt is
+        stopped, or has ended, though the store takes no status that says so. `renderer`: how attempts become pods;
+        absent: for the node agent."""
         self._store = store
         self._jobs = jobs
         self._pods = pods
@@ -84,7 +85,7 @@ class JobReconciler:
         self._settings = settings
         self._admission = admission
         self._claimants = claimants
-        self._status_refused = status_refused
+        self._stopped_unrecorded = stopped_unrecorded
         self._renderer = renderer or LocalRenderer(jobs)
         self._counters = counters or Counters()
 
@@ -120,7 +121,7 @@ class JobReconciler:
             )
             step = lifecycle.step(job, mine, self._clock.now(), self._settings, facts)
             if step.status is not None:
-                await self._write(job, step)
+                await self._write(job, mine, step)
                 has_ended = step.status.phase in ENDED
                 continue
             refused, found = await self._create(job, step)
@@ -205,12 +206,13 @@ class JobReconciler:
                 lost[name] = since
         return Facts(lost=lost)
 
-    async def _write(self, job: TrainingJob, step: Step) -> None:
+    async def _write(self, job: TrainingJob, pods: Collection[Pod], step: Step) -> None:
         assert step.status is not None
         try:
             written = await write_status(self._store, job, step.status)
-        except Invalid:
-            self._status_refused(job)
+        except Invalid as error:
+            if job.status.phase in PLACED and step.status.phase not in (Phase.STARTING, Phase.RUNNING):
+                await self._stop_unrecorded(job, pods, error)
             raise
         except NotFound as error:
             raise Conflict(f"job {job.key} was there a moment ago") from error
@@ -219,6 +221,16 @@ class JobReconciler:
             if note is not None:
                 self._recorder.record(job, note)
         await self._jobs.at_least(written.metadata.resource_version, timeout_s=SIGHT_S)
+
+    async def _stop_unrecorded(self, job: TrainingJob, pods: Collection[Pod], error: Invalid) -> None:
+        """Its pods go though its status can't say so: its owner may have made it as large as an object can be, so that
+        it could never be stopped."""
+        stop = tuple(pod for pod in pods if not pod.ended and pod.metadata.deletion_timestamp is None)
+        if stop:
+            message = f"its status can't be written ({error}); its workers are stopped without"
+            self._recorder.record(job, Note("StatusRefused", message[:1000], warning=True))
+        await self._touch_pods(Step(stop=stop))
+        self._stopped_unrecorded(job)
 
     async def _create(self, job: TrainingJob, step: Step) -> tuple[str, str]:
         """Create missing pods. One of our own that the cache has not seen yet is as good as created.

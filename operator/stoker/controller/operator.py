@@ -97,7 +97,7 @@ class Operator:
             settings,
             self._admission,
             self._stopped_for.find,
-            lambda job: self.scheduling.status_refused(job),
+            lambda job: self.scheduling.stopped_unrecorded(job),
             renderer,
             self._counters,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from itertools import chain
 
 from stoker.spec.data import FETCH_ENV, FETCH_VARIABLE
 from stoker.spec.job import TrainingJob
@@ -36,7 +37,17 @@ from stoker.spec.pod import DATA_CONTAINER, METRICS_PORT_NAME, ContainerPort, En
 from stoker.spec.runtime import TrainingRuntimeSpec
 
 from .node_taints import TAINT
-from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, pod_name, secret_env, worker_env
+from .render import (
+    RECIPE_COMMAND,
+    CannotRender,
+    grace_s,
+    node_of,
+    owned_by,
+    pod_metadata,
+    pod_name,
+    secret_env,
+    worker_env,
+)
 from .render_volumes import (
     ENVIRONMENTS_DIR,
     SOURCE_DIR,
@@ -61,6 +72,9 @@ METRICS_PORT = 9464
 """Where the supervisor lets a trainer serve /metrics (`stoker_worker.pod`)."""
 GRACE_MARGIN_S = 45
 """From the end of the job's grace until the kubelet kills: time to kill, write the exit record, ship the log (30 s)."""
+LARGEST_TEXT = 5 << 18
+"""Bytes of a pod's commands and variables: of a pod as large as etcd takes (1.5 MiB) no kubelet could report anything,
+and it could not even be deleted. The api takes 1 MiB."""
 _UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -91,13 +105,16 @@ def render_pod(
     settings: ClusterSettings,
     source: Source | None = None,
 ) -> KubePod:
-    """The pod of one worker of the job's current attempt, pinned to its place. `source`: what it begins with."""
+    """The pod of one worker of the job's current attempt, pinned to its place. `source`: what it begins with.
+
+    Raises: CannotRender.
+    """
     spec = job.spec
     metadata = pod_metadata(job, worker)
     gang = spec.most_workers > 1
     recipe = spec.trainer.recipe is not None
     security = _container_security(runtime)
-    return KubePod(
+    pod = KubePod(
         metadata=metadata,
         spec=KubePodSpec(
             affinity=_pinned(node_of(job, worker)),
@@ -144,6 +161,18 @@ def render_pod(
             dns_policy="ClusterFirstWithHostNet" if runtime.host_network else None,
         ),
     )
+    size = sum(map(_text_bytes, (*pod.spec.init_containers, *pod.spec.containers)))
+    if size > LARGEST_TEXT:
+        raise CannotRender(
+            f"its command and variables take {size} bytes in a pod, which may hold {LARGEST_TEXT}; "
+            "put large values into files of the job's code or data"
+        )
+    return pod
+
+
+def _text_bytes(container: KubeContainer) -> int:
+    texts = chain(container.command, *((one.name, one.value or "") for one in container.env))
+    return sum(len(text.encode()) for text in texts)
 
 
 def _fetch_container(job: TrainingJob, runtime: TrainingRuntimeSpec, settings: ClusterSettings) -> KubeContainer:

@@ -220,9 +220,9 @@ class Scheduling:
             if key in self._again:
                 self._writes.add(self._again.pop(key))
 
-    def status_refused(self, job: TrainingJob) -> None:
-        """Its reconcile can't write its status, so it can't be asked to stop."""
-        self._learned.append(lambda state: state.stick(job))
+    def stopped_unrecorded(self, job: TrainingJob) -> None:
+        """Its reconcile could not write that its attempt stops, or has ended."""
+        self._learned.append(lambda state: state.count_by_pods(job))
         self._woken.set()
 
     def _leave(self, job: TrainingJob) -> None:
@@ -236,7 +236,7 @@ class Scheduling:
                 self._waiting.forget(job.key)
                 if not is_pending(job):
                     state.observe_job(job)
-                    state.stick(job)
+                    state.journal.set(state.entries[job.key], "stuck", True)
 
         self._learned.append(leave)
         self._woken.set()

@@ -1,4 +1,5 @@
-"""What deleted jobs leave behind in their queues: pods that still end count in the limits there until they are gone.
+"""What deleted jobs leave behind in their queues, and those of which no status can say that they end: pods that still
+end count in the limits there until they are gone.
 
 Owns these charges. Of a pod on a lost node there is none: it may never be seen to end, and the queue's other jobs are
 not to wait for that. No object names them: a process knows of those that it saw the deletion of. Called by

@@ -193,6 +193,7 @@ def may_grow(state: SchedulerState, entry: Entry) -> bool:
         and (status.held, status.stalled) == (None, None)
         and (status.usage is None or status.usage.idle_since is None)
         and may_be_resized(entry)
+        and not entry.stuck
         and entry.key not in state.victims
         and entry.admitted
     )

@@ -95,7 +95,9 @@ class Entry:
     claim_decided: bool = False
     """`claim`, or its end, is not observed yet."""
     stuck: bool = False
-    """Its status can't be written now: it can't be asked to stop."""
+    """Its status can't be written now: it is not asked to grow."""
+    unrecorded: bool = False
+    """That its attempt stops, or has ended, can't be written to its status: it holds what its pods do."""
     span: tuple[float, float] | None = None
     """When its attempt began and ends at the latest, as timestamps, once that was asked for (`expected_ends`)."""
     waited_from: datetime | None = None
@@ -128,7 +130,7 @@ class Entry:
     def placement(self) -> tuple[Placed, ...]:
         """Where its workers are, or are to be. A job that is being deleted holds what its pods do: its owner's
         finalizers may keep it for good."""
-        if self.job.metadata.deletion_timestamp is not None:
+        if self.unrecorded or self.job.metadata.deletion_timestamp is not None:
             return ()
         return self.assumed or self.job.status.placement
 
@@ -237,17 +239,19 @@ def queued_at(job: TrainingJob) -> datetime:
     return job.status.queued_at or job.metadata.creation_timestamp or LATEST
 
 
-def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState) -> Entry:
+def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState, *, unrecorded: bool = False) -> Entry:
     key = job.key  # made anew at each access: one is kept
     at = queued_at(job)
     if queue.las:
         at = place_in_time(at, job.status.attained_gpu_seconds)
     order = (-job.spec.priority, at, key)
     pending = is_pending(job)
-    claim = job.status.claim if pending or grows(job) else None
+    claim = job.status.claim if pending or (grows(job) and not unrecorded) else None
     gpu_type = claim.gpu_type if claim is not None else "" if pending else job.status.gpu_type
     request = request_now(job, runtime, job.status.placement if claim is None else claim.placement)
-    return Entry(job, key, request, order, queue, runtime, pending, claim=claim, gpu_type=gpu_type)
+    return Entry(
+        job, key, request, order, queue, runtime, pending, claim=claim, gpu_type=gpu_type, unrecorded=unrecorded
+    )
 
 
 def grows(job: TrainingJob) -> bool:

@@ -5,7 +5,8 @@ worker on that node: then the job's placement counts it, and here only what it a
 pod that is still ending, and one whose job is gone, hold what they hold. Called by `state`. Cost: O(1) per pod, O(its
 pods) per change of a job that has any here.
 
-A deleted job's pods, as far as its placement counted them, stay charged to its queue: see `deleted_jobs`.
+A deleted job's pods, as far as its placement counted them, stay charged to its queue: see `deleted_jobs`. So do those
+of a job whose placement has ceased to count although no status says so (`Entry.unrecorded`).
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class ForeignPods:
             self._count(key, self.pods[key], entry)
 
     def leave(self, entry: Entry) -> None:
-        """The job, which still has its place, is deleted."""
+        """The job, which still has its place, is deleted, or that ceases to count."""
         for key in self.of_job.get(entry.key, ()):
             pod = self.pods[key]
             if _is_placed(pod, entry) and self._nodes.is_alive(pod.node):

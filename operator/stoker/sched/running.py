@@ -241,7 +241,7 @@ def may_be_stopped(entry: Entry) -> bool:
 
 def may_be_resized(entry: Entry) -> bool:
     """As far as its attempt goes."""
-    if entry.pending or entry.assumed or entry.stuck or entry.claim is not None:
+    if entry.pending or entry.assumed or entry.unrecorded or entry.claim is not None:
         return False
     job = entry.job
     status, spec = job.status, job.spec

@@ -135,7 +135,8 @@ class SchedulerState:
         self.claims.victim_moved(key)
         if old is not None and _is_no_news(job, old):
             return
-        entry = new_entry(job, self.tree.named(job.spec.queue), self.runtimes.of(job))
+        unrecorded = old is not None and old.unrecorded and _is_same_attempt(job, old)
+        entry = new_entry(job, self.tree.named(job.spec.queue), self.runtimes.of(job), unrecorded=unrecorded)
         if old is not None:
             entry.share_key(old)
         if old is None or not _asks_as(entry, old):
@@ -160,16 +161,16 @@ class SchedulerState:
             self.tree.sweep(entry.queue)
             self.runtimes.sweep(entry.runtime)
 
-    def stick(self, job: TrainingJob) -> None:
-        """Until its next version it is not asked to stop, nor to grow; who waits for that claims something else."""
-        entry = self.entries.get(job.key)
-        if entry is None or entry.stuck or entry.job.metadata.resource_version != job.metadata.resource_version:
+    def count_by_pods(self, job: TrainingJob) -> None:
+        """That its attempt stops, or has ended, can't be written: from now on its pods alone say what it holds."""
+        old = self.entries.get(job.key)
+        if old is None or old.unrecorded or not _is_same_attempt(job, old):
             return
-        self.journal.set(entry, "stuck", True)
-        self.running.note((entry.key,))
-        claimant = self.victims.get(entry.key)
-        if claimant in self.claims.jobs:
-            self.end_claim(self.entries[claimant])
+        self.claims.victim_moved(old.key)
+        entry = new_entry(old.job, old.queue, old.runtime, unrecorded=True)
+        entry.share_key(old)
+        self.foreign_pods.leave(old)
+        self._replace(entry, old)
 
     # -- assumptions
 
@@ -384,6 +385,12 @@ def _asks_as(entry: Entry, old: Entry) -> bool:
     """For the same, in the same queue and runtime."""
     same = entry.queue is old.queue and entry.runtime is old.runtime and entry.request == old.request
     return same and entry.gpu_type == old.gpu_type
+
+
+def _is_same_attempt(job: TrainingJob, old: Entry) -> bool:
+    """The entry's, which is placed."""
+    attempt = job.uid, job.status.attempt
+    return bool(job.status.placement) and attempt == (old.job.uid, old.job.status.attempt) and not old.pending
 
 
 def _is_no_news(job: TrainingJob, old: Entry) -> bool:
