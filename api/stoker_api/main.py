@@ -35,6 +35,7 @@ from stoker.push.sender import PushOptions
 from stoker.spec.gpu_types import SHIPPED, GpuTypes, parse_rows
 from stoker.spec.job import JOBS
 from stoker.spec.job_parts import IdleAction
+from stoker.spec.names import LABEL_KEY
 from stoker.spec.pod import Pod
 from stoker.spec.quantity import format_duration, new_duration
 from stoker.spec.runtime import RUNTIMES
@@ -127,6 +128,13 @@ def _accounts(_context: click.Context, _option: click.Parameter, given: tuple[st
     return given
 
 
+def _levels(_context: click.Context, _option: click.Parameter, keys: tuple[str, ...]) -> tuple[str, ...]:
+    for key in keys:
+        if not LABEL_KEY.fits(key):
+            raise click.BadParameter(f"{key!r} {LABEL_KEY.says}")
+    return keys
+
+
 def _gpu_types(_context: click.Context, _option: click.Parameter, rows: tuple[str, ...]) -> GpuTypes:
     try:
         return GpuTypes(parse_rows(rows))
@@ -199,7 +207,11 @@ class _CannotStart(Exception):
     help="A service account that exporters run as. Repeatable; absent: no reports on GPUs.",
 )
 @click.option(
-    "--topology-level", "topology_levels", multiple=True, help="As the operator's. Repeatable, outermost first."
+    "--topology-level",
+    "topology_levels",
+    multiple=True,
+    callback=_levels,
+    help="As the operator's. Repeatable, outermost first.",
 )
 @click.option(
     "--gpu-type",

@@ -61,6 +61,15 @@ def test_the_api_understands(values: dict[str, Any]) -> None:
     assert (context.params["tls_cert"] is None) == ("tls" not in values.get("api", {}))
 
 
+@pytest.mark.parametrize("command", [operator_command(lambda options: 0), api_command], ids=["operator", "api"])
+@pytest.mark.parametrize("key", ["a b", "", "rack/", "a/b/c"])
+def test_a_topology_level_is_the_key_of_a_node_label(command: click.Command, key: str) -> None:
+    others = ["--image=x", "--trainer-image=x"] if command is not api_command else ["--data=x"]
+    with pytest.raises(click.BadParameter, match=f"'{key}' must be the key of a node label") as refused:
+        command.make_context("x", [*others, "--topology-level=rack", f"--topology-level={key}"])
+    assert refused.value.param is not None and refused.value.param.opts == ["--topology-level"]
+
+
 @pytest.mark.usefixtures("_quiet")
 def test_one_value_and_all_of_them_push(tmp_path: Any) -> None:
     values = MATRIX["pushed"]

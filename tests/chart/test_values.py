@@ -120,6 +120,7 @@ def test_the_models_take_what_the_schema_takes(values: dict[str, Any]) -> None:
         ({"operator": {"extraEnv": [{"value": "1"}]}}, "at '/operator/extraEnv/0': missing property 'name'"),
         ({"operator": {"podAnnotations": {"a": True}}}, "at '/operator/podAnnotations/a': got boolean, want string"),
         ({"operator": {"nodeSelector": {"a": 1}}}, "at '/operator/nodeSelector/a': got number, want string"),
+        ({"topology": {"levels": ["rack", "a b"]}}, "at '/topology/levels/1': 'a b' does not match"),
         ({"gpuTypes": {"a": "gpus"}}, "at '/gpuTypes/a': 'not' failed"),
         ({"gpuTypes": {"": "h100"}}, "invalid propertyName ''"),
         ({"api": {"replicas": 2}}, "at '/api': additional properties 'replicas' not allowed"),

@@ -21,6 +21,7 @@ from stoker.push import flags
 from stoker.push.sender import PushOptions
 from stoker.spec.gpu_health import Move
 from stoker.spec.gpu_types import GpuTypes, parse_rows
+from stoker.spec.names import LABEL_KEY
 from stoker.spec.quantity import NOT_ZERO, new_duration
 
 from .render_kube import ClusterSettings
@@ -128,6 +129,7 @@ def _params() -> list[click.Parameter]:
             (),
             "A node label that says what is close together; outermost first, as the api's. Repeatable.",
             multiple=True,
+            callback=_levels,
         ),
         _option(
             "--gpu-type",
@@ -206,6 +208,13 @@ def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> f
         return new_duration(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _levels(_context: click.Context, _option: click.Parameter, keys: tuple[str, ...]) -> tuple[str, ...]:
+    for key in keys:
+        if not LABEL_KEY.fits(key):
+            raise click.BadParameter(f"{key!r} {LABEL_KEY.says}")
+    return keys
 
 
 def _gpu_types(_context: click.Context, _option: click.Parameter, rows: tuple[str, ...]) -> GpuTypes:
