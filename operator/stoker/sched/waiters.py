@@ -52,30 +52,43 @@ class Waiting(NamedTuple):
     lane: Lane
 
 
-class _Run(list[Waiting]):
-    """Neighbours in a LaneIndex, with the least and the most of each need."""
+Bounds = tuple[Needs, Needs]
+"""Of each need: none is less than the first, none more than the second."""
 
-    __slots__ = ("_bounds",)
-    _bounds: tuple[Needs, Needs] | None
+
+class _Run(list[Waiting]):
+    """Neighbours in a LaneIndex, with bounds of their needs."""
+
+    __slots__ = ("_bounds", "_gone")
+    _bounds: Bounds | None
 
     def __init__(self, items: Iterable[Waiting]) -> None:
         super().__init__(items)
-        self._bounds = None
+        self._bounds, self._gone = None, 0
 
     def insert(self, at: Any, item: Waiting) -> None:
         super().insert(at, item)
-        self._bounds = None
+        if self._bounds is not None:
+            self._bounds = _widened(self._bounds, item.needs)
 
     def __delitem__(self, at: Any) -> None:
+        before = len(self)
         super().__delitem__(at)
-        self._bounds = None
+        self._gone += before - len(self)
+        if self._gone > len(self) // 4:  # until then the bounds are hardly too wide
+            self._bounds = None
 
     @property
-    def bounds(self) -> tuple[Needs, Needs]:
+    def bounds(self) -> Bounds:
         if self._bounds is None:
             columns = list(zip(*(item.needs for item in self), strict=True))
-            self._bounds = tuple(map(min, columns)), tuple(map(max, columns))
+            self._bounds, self._gone = (tuple(map(min, columns)), tuple(map(max, columns))), 0
         return self._bounds
+
+
+def _widened(bounds: Bounds, needs: Needs) -> Bounds:
+    least, most = bounds
+    return tuple(map(min, least, needs)), tuple(map(max, most, needs))
 
 
 def _moved(items: Sequence[Waiting], each: Callable[[Sequence[Lane]], Iterable[Lane]]) -> Iterator[Waiting]:
@@ -88,7 +101,7 @@ class LaneIndex(SortedList[Waiting]):
 
     RUN, CHUNK = _Run, 64
     __slots__ = ("_bounds",)
-    _bounds: tuple[Needs, Needs] | None
+    _bounds: Bounds | None
     """As a run's."""
 
     def __init__(self) -> None:
@@ -101,15 +114,14 @@ class LaneIndex(SortedList[Waiting]):
         new._splits, new._bounds = tuple(_moved(self._splits, each)), self._bounds
         for run in self._chunks:
             moved = _Run(_moved(run, each))
-            moved._bounds = cast(_Run, run)._bounds
+            moved._bounds, moved._gone = cast(_Run, run)._bounds, cast(_Run, run)._gone
             new._chunks.append(moved)
         return new
 
     def add(self, item: Waiting) -> None:
         super().add(item)
         if self._bounds is not None:
-            least, most = self._bounds
-            self._bounds = tuple(map(min, least, item.needs)), tuple(map(max, most, item.needs))
+            self._bounds = _widened(self._bounds, item.needs)
 
     def remove(self, item: Waiting) -> None:
         super().remove(item)
@@ -117,7 +129,7 @@ class LaneIndex(SortedList[Waiting]):
             self._bounds = None
 
     @property
-    def bounds(self) -> tuple[Needs, Needs]:
+    def bounds(self) -> Bounds:
         """There is at least one lane."""
         if self._bounds is None:
             least, most = zip(*(cast(_Run, run).bounds for run in self._chunks), strict=True)
