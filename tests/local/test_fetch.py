@@ -25,7 +25,7 @@ from stoker.fetch.errors import Refused, says, transient
 from stoker.spec.data import DataVolume, fetch_order
 from tests.support.local_server import LocalServer
 
-pytest.importorskip("fsspec")
+AbstractFileSystem: Any = pytest.importorskip("fsspec").AbstractFileSystem
 Files = dict[str, tuple[int, bytes, dict[str, str]]]
 
 
@@ -147,6 +147,68 @@ def test_a_stores_refusal_is_its_status_and_is_not_asked_for_again(answered: dic
     error = OSError("Client error for https://hub.example/x")
     vars(error).update(answered)
     assert (says(error, {}), transient(error)) == ("404 Not Found", False)
+
+
+class Unauthorized(Exception):
+    """As gcsfs raises it."""
+
+    code, message = 401, "Anonymous caller does not have storage.objects.get access"
+
+
+@pytest.mark.parametrize("refusal", [Unauthorized(), OSError("Forbidden: https://storage.example/b/x\nno access")])
+@pytest.mark.parametrize(
+    ("private", "there_are_some", "asked_as"),
+    [
+        (False, False, ["anon"]),
+        (True, True, ["anon", "google_default"]),
+        (True, False, ["anon", "google_default"]),
+    ],
+    ids=["public", "private", "private, without credentials"],
+)
+def test_googles_credentials_are_looked_for_only_once_it_refuses_those_who_have_none(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    refusal: Exception,
+    private: bool,
+    there_are_some: bool,
+    asked_as: list[str],
+) -> None:
+    """A look-up takes 12 s where there is no metadata server. The image alone has the real client."""
+    made: list[str] = []
+
+    class Client(AbstractFileSystem):
+        protocol, cachable = ("gs",), False
+
+        def __init__(self, token: str | None = None, **more: Any) -> None:
+            super().__init__(**more)
+            self.token = token or "google_default"
+            made.append(self.token)
+            if self.token != "anon" and not there_are_some:
+                raise LookupError("your default credentials were not found")
+
+        def info(self, path: str, **_: Any) -> dict[str, Any]:
+            if private and self.token == "anon":
+                raise refusal
+            return {"name": path, "size": 4, "type": "file", "generation": "1"}
+
+        def get_file(self, rpath: str, lpath: str, **_: Any) -> None:
+            self.info(rpath)
+            Path(lpath).write_bytes(b"data")
+
+    monkeypatch.setitem(sys.modules, "gcsfs", SimpleNamespace(core=SimpleNamespace(GCSFileSystem=Client)))
+    monkeypatch.setitem(sys.modules, "gcsfs.core", SimpleNamespace(GCSFileSystem=Client))
+    from stoker.fetch.source import Source
+
+    source = Source("gs://bucket/x", "x")
+    if private and not there_are_some:
+        with pytest.raises(type(refusal)) as refused:
+            source.look()
+        assert says(refused.value)[:3] in ("401", "403") and not transient(refused.value)
+    else:
+        [found] = source.look()
+        source.get(found, tmp_path, lambda count: None)
+        assert (tmp_path / "x").read_bytes() == b"data"
+    assert made == asked_as
 
 
 def test_a_cache_that_can_not_be_written_is_said(site: Site, fetch: Any, tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ def transient(error: BaseException) -> bool:
     return cause is not None and not isinstance(cause, FileNotFoundError | ValueError | ImportError)
 
 
+def denied(error: BaseException) -> bool:
+    return _status(error) in (401, 403)
+
+
 def _status(error: BaseException | None) -> int | None:
     """What the store answered: aiohttp, huggingface_hub, botocore and gcsfs each have it elsewhere."""
     answer = getattr(error, "response", None)
@@ -62,6 +66,8 @@ def _status(error: BaseException | None) -> int | None:
         found = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
     else:
         found = getattr(answer, "status_code", None)
+    if type(error) is OSError and str(error).startswith("Forbidden: "):  # gcsfs
+        return 403
     places = (getattr(error, "status", None), found, getattr(error, "code", None))
     return next((one for one in places if isinstance(one, int)), None)
 

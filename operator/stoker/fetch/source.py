@@ -11,18 +11,19 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 from fsspec.callbacks import Callback
 
-from .errors import Refused
+from .errors import Refused, denied
 
 ANSWER_S = 30
 SILENT_S = 60
 MOST_FILES = 100_000
 _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "blob_id", "LastModified", "Last-Modified", "updated", "mtime")
 """What stores say of a file that is another one once it was changed."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,38 @@ class Source:
     def __init__(self, url: str, file_name: str) -> None:
         """Raises: ImportError where the scheme's package is missing."""
         scheme = url.partition("://")[0]
-        self._files = fsspec.filesystem(scheme, **_options(scheme))
+        self._is_anonymous = scheme == "gs"
+        self._files = _google("anon") if self._is_anonymous else fsspec.filesystem(scheme, **_options(scheme))
         self._path = self._files._strip_protocol(url)
         self._is_folder = url.endswith("/")
         self._file_name = file_name
 
     def look(self) -> list[Found]:
         """The file, or those of the folder. Raises: OSError, what the store's client raises, Refused."""
+        return self._asked(self._look)
+
+    def get(self, found: Found, into: Path, moved: Callable[[int], None]) -> None:
+        """Write the file below `into`; `moved` is called with bytes that have come."""
+        target = into / found.below
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._asked(lambda: self._files.get_file(found.path, str(target), callback=_Count(moved)))
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        """Credentials of Google's are looked for once it refuses those who have none: that takes 12 s where there are
+        none, and a public bucket needs none."""
+        try:
+            return ask()
+        except Exception as error:
+            if not (self._is_anonymous and denied(error)):
+                raise
+            self._is_anonymous = False
+            try:
+                self._files = _google("google_default")
+            except Exception:  # noqa: BLE001 (there are none, or their server does not answer)
+                raise error from None
+        return ask()
+
+    def _look(self) -> list[Found]:
         if not self._is_folder:
             info = self._files.info(self._path)
             if info.get("type") == "directory":
@@ -57,12 +83,6 @@ class Source:
         if len(found) > MOST_FILES:
             raise Refused(f"it holds {len(found)} files, over the limit of {MOST_FILES}; pack them")
         return found
-
-    def get(self, found: Found, into: Path, moved: Callable[[int], None]) -> None:
-        """Write the file below `into`; `moved` is called with bytes that have come."""
-        target = into / found.below
-        target.parent.mkdir(parents=True, exist_ok=True)
-        self._files.get_file(found.path, str(target), callback=_Count(moved))
 
     def _below(self, path: str, info: Mapping[str, Any]) -> Found:
         below = path.removeprefix(self._path.rstrip("/")).lstrip("/")
@@ -98,9 +118,15 @@ def _options(scheme: str) -> dict[str, Any]:
     if scheme == "s3":
         times = {"connect_timeout": ANSWER_S, "read_timeout": SILENT_S}
         return {"config_kwargs": times, "anon": not any(name.startswith("AWS_") for name in os.environ)}
-    if scheme == "gs":
-        return {"timeout": SILENT_S}
     return {}
+
+
+def _google(token: str) -> Any:
+    """Not what fsspec opens: before nearly every call that one asks by gRPC what kind of bucket it is, up to 60 s where
+    no answer comes, and looks for credentials for that even if it is to have none."""
+    from gcsfs.core import GCSFileSystem
+
+    return GCSFileSystem(token=token, timeout=SILENT_S)
 
 
 def _size(info: Mapping[str, Any]) -> int | None:
