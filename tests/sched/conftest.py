@@ -382,7 +382,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 set(queue.holding),
                 set(queue.holding_gpus),
                 {key: state.entries[key] is entry for key, entry in queue.pending.items()},
-                list(queue.filed),
+                (list(queue.filed), queue.preempts_from),
                 {kind: (list(lane.jobs), lane.place, called(lane)) for kind, lane in queue.lanes.items()},
             )
             for name, queue in state.queues.items()

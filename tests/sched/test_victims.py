@@ -273,3 +273,26 @@ def test_victims_are_a_cheapest_set_and_the_job_starts_once_they_are_gone(
         world.feed(wrote(job, 9, phase=Phase.QUEUED, placement=(), intent=Intent.NONE))
     started = {start.key.name: start.placement for start in world.decide(101).starts}
     assert started["x"] == claim.placement
+
+
+def test_a_lane_behind_many_for_which_none_can_be_stopped_has_its_turn(sched: SimpleNamespace) -> None:
+    """Each job is a class of its own; on `a` runs nothing that may be stopped."""
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 2), sched.node("b", 1, model="H100"))
+    world.feed(run(sched, "urgent", "a", gpus=2, priority=9), run(sched, "low", "b", preemptible=False))
+    vain = [sched.job(f"x{i}", 2, cpu=f"{i + 1}m", priority=1, queued=i) for i in range(200)]
+    world.feed(*vain, sched.job("last", models=("H100",), priority=1, queued=999))
+    assert claims(world.decide(1000)) == {}
+    world.feed(wrote(run(sched, "low", "b")))
+    found, now, tried = dict[str, list[str] | None](), 1000.0, list[int]()
+    while not found and len(tried) < 20:
+        before = sched.fingerprint(world.state)
+        with world.state.what_if():
+            world.decide(now)
+        assert sched.fingerprint(world.state) == before
+        search = preempt.Preemption._search
+        with mock.patch.object(preempt.Preemption, "_search", autospec=True, side_effect=search) as one:
+            decided = world.decide(now)
+        found, tried = claims(decided), [*tried, one.call_count]
+        assert found or decided.wake_at is not None, "nothing would have it looked at"
+        now = (decided.wake_at - sched.T0).total_seconds() if decided.wake_at is not None else now
+    assert found == {"last": ["low"]} and max(tried) <= 64

@@ -7,10 +7,9 @@ fits has started.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -35,9 +34,14 @@ from .stoppable import NEVER, MayBeStopped, Stoppable
 from .topology import domains
 from .victim_series import Chosen, VictimSeries
 from .victims import Candidates, Problem, cheapest_of
+from .waiters import From, LaneIndex, Waiting
 
-_HEADS = 64
+_HEADS = 48
 """Lanes per queue and decide, the first in order, whose first job victims are looked for."""
+_IN_TURN = 16
+"""The same of those behind them, which take turns: there may be thousands for which none can be had."""
+_NEXT_TURN_S = 10.0
+"""When the next of them are looked at, though nothing has happened meanwhile."""
 _MOST_VICTIMS = 4096
 """Of one claim: with their names, which may be long, it still fits into its job's status (etcd takes 1.5 MB)."""
 _FAR_S = 2e11
@@ -77,7 +81,7 @@ class Preemption:
         state = self._state
         for name, heads in list(state.lanes.waiters.heads.items()):
             queue = state.queues[name]
-            for waiting in list(islice(heads, _HEADS)) if queue.may_preempt else ():
+            for waiting in self._heads(queue, heads) if queue.may_preempt else ():
                 entry, lane = state.entries[waiting.order[2]], waiting.lane
                 found = [(one, self._stoppable.for_job(entry, one)) for one in choices(state, queue, entry.request)]
                 if not any(len(jobs.rows) for _, jobs in found):
@@ -88,6 +92,27 @@ class Preemption:
                     state.lanes.set_blocked_by(lane, None)
                 for _, jobs in found:
                     self._expect(jobs.ripe_s)
+
+    def _heads(self, queue: QueueState, heads: LaneIndex) -> Iterator[Waiting]:
+        """The first in order, then those behind them whose turn it is. `heads` may lose those that were given."""
+        begin: From = ()
+        for count in range(_HEADS + _IN_TURN):
+            if count == _HEADS and queue.preempts_from > begin:
+                begin = self._next_turn(queue, ())
+            waiting = heads.at(begin)
+            if waiting is None:
+                return
+            begin = (*waiting.order, 0)
+            yield waiting
+        if heads.at(begin) is not None:
+            self._next_turn(queue, begin)
+
+    def _next_turn(self, queue: QueueState, begin: From) -> From:
+        """Let the queue's next turn begin there. Returns: where this one was to."""
+        self._later_s = min(self._later_s, self._now_s + _NEXT_TURN_S)
+        former = queue.preempts_from
+        self._state.journal.set(queue, "preempts_from", begin)
+        return former
 
     def _may_do(self, request: Request, queue: QueueState, jobs: MayBeStopped) -> bool:
         """By now enough of them may be stopped, as far as limits go."""

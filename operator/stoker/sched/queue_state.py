@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
@@ -87,6 +87,8 @@ class QueueState(Account):
     lanes: dict[tuple[Request, frozenset[str]], Lane] = field(default_factory=dict)
     filed: SortedList[Order] = field(default_factory=SortedList)
     """All jobs of `lanes`."""
+    preempts_from: tuple[Any, ...] = ()
+    """The order from which on those of its lanes have their turn that are not among the first (`preempt`)."""
     levels: dict[LaneKind, tuple[tuple[object, ...], tuple[bool, float]]] = field(default_factory=dict)
     """Kind → what decides its place beside the others of its parent, and that place (`job_order`)."""
 
