@@ -157,6 +157,16 @@ async def test_writes_that_change_nothing_leave_the_version(store, project, make
     assert again == patched == await store.get(JOBS, first.key)
 
 
+async def test_a_status_can_be_patched_for_its_version_alone(store, project, make):
+    job = await store.create(JOBS, make.job(project, "a"))
+    how = {"manager": "operator", "uid": job.uid, "resource_version": job.metadata.resource_version}
+    version = await store.patch_unread(JOBS, job.key, {"message": "m"}, **how)
+    stored = await store.get(JOBS, job.key)
+    assert (stored.metadata.resource_version, stored.status.message) == (version, "m")
+    with pytest.raises(Conflict):
+        await store.patch_unread(JOBS, job.key, {"message": "n"}, **how)
+
+
 async def test_patch_status_is_a_merge_patch(store, project, make):
     job = await store.create(JOBS, make.job(project, "a"))
     at = "2026-01-02T03:04:05Z"

@@ -24,7 +24,7 @@ from stoker.kube.store import KubeStore
 from stoker.life.conditions import with_scheduled
 from stoker.life.step import Note
 from stoker.spec.event import EVENTS, Subject, event_about
-from stoker.spec.job import JOBS, Phase, Placed, TrainingJob
+from stoker.spec.job import JOBS, Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.reasons import Code
 from stoker.store.clock import SystemClock
@@ -64,13 +64,17 @@ class Requests:
         job, now = self._jobs[name], datetime.now(UTC)
         update = {"phase": Phase.STARTING, "reason": Code.PLACED, "message": "placed on node-00000", "attempt": 1}
         status = job.status.model_copy(update=update | {"placement": (Placed(worker=0, node="node-00000"),)})
-        self._jobs[name] = await write_status(self._store, job, with_scheduled(status, now, job.metadata.generation))
+        await self._write(job, with_scheduled(status, now, job.metadata.generation))
 
     async def run(self, name: str) -> None:
         job = self._jobs[name]
         update = {"phase": Phase.RUNNING, "reason": Code.WORKERS_RUNNING, "message": "running"}
-        status = job.status.model_copy(update=update | {"started_at": datetime.now(UTC)})
-        self._jobs[name] = await write_status(self._store, job, status)
+        await self._write(job, job.status.model_copy(update=update | {"started_at": datetime.now(UTC)}))
+
+    async def _write(self, job: TrainingJob, status: TrainingJobStatus) -> None:
+        version = await write_status(self._store, job, status)
+        meta = job.metadata.model_copy(update={"resource_version": version})
+        self._jobs[job.metadata.name] = job.model_copy(update={"metadata": meta, "status": status})
 
     async def record(self, note: Note, name: str) -> None:
         job = self._jobs[name]

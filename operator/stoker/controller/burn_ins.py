@@ -145,9 +145,9 @@ class BurnIns:
         job = await self._store.create(JOBS, draft)
         placed = placed_status(job, (Placed(worker=0, node=node.metadata.name),), "", now)
         status = placed.model_copy(update={"burn_in": GpuTest(gpu=gpu.uuid, at=now)})
-        written = await write_status(self._store, job, status)
+        version = await write_status(self._store, job, status)
         self._record(job, health, gpu, Note("BurnIn", f"is tested by job {self._project}/{name}"))
-        await self._jobs.at_least(written.metadata.resource_version, timeout_s=SIGHT_S)
+        await self._jobs.at_least(version, timeout_s=SIGHT_S)
         return None
 
     async def _gpus(self, node: GPUNode) -> int:

@@ -209,7 +209,7 @@ class JobReconciler:
     async def _write(self, job: TrainingJob, pods: Collection[Pod], step: Step) -> None:
         assert step.status is not None
         try:
-            written = await write_status(self._store, job, step.status)
+            version = await write_status(self._store, job, step.status)
         except Invalid as error:
             if job.status.phase in PLACED and step.status.phase not in (Phase.STARTING, Phase.RUNNING):
                 await self._stop_unrecorded(job, pods, error)
@@ -220,7 +220,7 @@ class JobReconciler:
         for note in (step.before, step.note):
             if note is not None:
                 self._recorder.record(job, note)
-        await self._jobs.at_least(written.metadata.resource_version, timeout_s=SIGHT_S)
+        await self._jobs.at_least(version, timeout_s=SIGHT_S)
 
     async def _stop_unrecorded(self, job: TrainingJob, pods: Collection[Pod], error: Invalid) -> None:
         """Its pods go though its status can't say so: its owner may have made it as large as an object can be, so that

@@ -227,7 +227,7 @@ class QueueKeeper:
             await self._store.update(QUEUES, released(queue))
             return 0.0
         self._uses.setdefault(name, use).write_at = self._clock.monotonic() + STATUS_EVERY_S
-        await self._store.patch_status(
+        await self._store.patch_unread(
             QUEUES,
             queue.key,
             status.model_dump(mode="json", by_alias=True),

@@ -26,12 +26,12 @@ class Written(Enum):
     """No answer, or one that does not say: it may have been written."""
 
 
-async def write_status(store: Store, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
-    """Replace the status of `job`, if it is still the version at hand. Returns: the job as stored.
+async def write_status(store: Store, job: TrainingJob, status: TrainingJobStatus) -> str:
+    """Replace the status of `job`, if it is still the version at hand. Returns: the new resourceVersion.
 
     Raises: Conflict, NotFound, Invalid.
     """
-    return await store.patch_status(
+    return await store.patch_unread(
         JOBS,
         job.key,
         status_patch(job.status, status),

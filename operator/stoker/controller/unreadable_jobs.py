@@ -7,18 +7,15 @@ cache and never half run. The store's adapter finds it (`on_unreadable`); only t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
 
 from stoker.life.admission import ACCEPTED_CONDITION
 from stoker.life.step import Note
 from stoker.spec.event import Subject
 from stoker.spec.job import JOBS
-from stoker.spec.meta import Key, Kind
 from stoker.store.backlog import Backlog
 from stoker.store.clock import Clock
-from stoker.store.port import Invalid, NotFound, StoreError, Unreadable
+from stoker.store.port import Invalid, NotFound, Store, StoreError, Unreadable
 
 from .recorder import Recorder
 from .status_writes import MANAGER
@@ -29,18 +26,10 @@ _MESSAGE_MAX = 1024
 _REMEMBERED = 10_000
 
 
-class UnreadableStore(Protocol):
-    async def patch_unread(
-        self, kind: Kind[Any], key: Key, patch: Mapping[str, Any], *, manager: str, uid: str | None = None
-    ) -> None:
-        """Patch the status of an object that can't be read."""
-        ...
-
-
 class UnreadableJobs:
     """`found` may be called at any time, from anywhere on the loop; `run` writes while this process leads."""
 
-    def __init__(self, store: UnreadableStore, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._unreported: Backlog[str, Unreadable] = Backlog(clock)
         self._reported: dict[str, tuple[str, ...]] = {}

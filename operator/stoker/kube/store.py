@@ -166,10 +166,17 @@ class KubeStore:
         return codec.one(await self._patch_status(kind, key, patch, manager, uid, resource_version))
 
     async def patch_unread(
-        self, kind: Kind[T], key: Key, patch: Mapping[str, Any], *, manager: str, uid: str | None = None
-    ) -> None:
-        """`patch_status` of an object that can't be read (`on_unreadable`), to report that to its owner."""
-        await self._patch_status(kind, key, patch, manager, uid, None)
+        self,
+        kind: Kind[Any],
+        key: Key,
+        patch: Mapping[str, Any],
+        *,
+        manager: str,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> str:
+        raw = await self._patch_status(kind, key, patch, manager, uid, resource_version)
+        return Resource.model_validate_json(raw).metadata.resource_version
 
     async def taint_node(self, name: str, taint: Taint, *, there: bool) -> None:
         """Put the taint on a cluster's node, or take it off. Nothing else of it is written. Raises: StoreError."""

@@ -169,6 +169,10 @@ class EmbeddedStore:
 
             return await self._change(self._table(kind), key, decide)
 
+    async def patch_unread(self, kind: Kind[Any], key: Key, patch: Mapping[str, Any], **how: Any) -> str:
+        stored: Resource = await self.patch_status(kind, key, patch, **how)
+        return stored.metadata.resource_version
+
     async def delete(self, kind: Kind[T], key: Key, *, uid: str | None = None, grace_s: int | None = None) -> None:
         with self._crossing("delete", kind, key):
             await self._delete(self._table(kind), key, uid, grace_s)

@@ -199,6 +199,22 @@ class Store(Protocol):
         """
         ...
 
+    async def patch_unread(
+        self,
+        kind: Kind[Any],
+        key: Key,
+        patch: Mapping[str, Any],
+        *,
+        manager: str,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> str:
+        """As `patch_status`, but of the object as stored only the new resourceVersion is read, and returned.
+
+        That costs less, and can be done where the rest can't be read.
+        """
+        ...
+
     async def delete(self, kind: Kind[T], key: Key, *, uid: str | None = None, grace_s: int | None = None) -> None:
         """Remove it; with finalizers, mark it (deletionTimestamp, deletionGracePeriodSeconds) and leave it to them.
 
