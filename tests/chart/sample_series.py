@@ -295,6 +295,8 @@ def _queues(book: Book, at: float, share: float, start: float, end: float, leade
         lent = {"guarantee": limit // 2, "borrowed": max(0, gpus - limit // 2)}
         for state, value in {"allocated": gpus, "requested": waiting * 2, "limit": limit, **lent}.items():
             book.gauge(at, "stoker_queue_gpus", value, queue=queue, parent="", state=state, **own)
+        for resource, held in (("gpus", gpus / limit), ("h100", gpus / 2 / limit), ("cpu", 0.3), ("memory", 0.4)):
+            book.gauge(at, "stoker_queue_limit_used_ratio", held, queue=queue, resource=resource, **own)
         book.gauge(at, "stoker_queue_startable_seconds", max(0.0, wave(at, 3, 40)), queue=queue, instance="api-0")
         for le in (*WAITS_S, "+Inf"):
             part = 1.0 if le == "+Inf" else min(1.0, (float(le) / (900 + hash_of(queue) % 1800)) ** 0.5)

@@ -124,6 +124,25 @@ async def test_jobs_that_wait_have_no_row_but_their_gpus_and_reasons_count(world
     assert page.value("stoker_queue_gpus", queue="small", state="requested") == 1
 
 
+async def test_the_part_in_use_of_each_limit_that_a_queue_has(world: World) -> None:
+    await world.node(gpus=2, model="H100")
+    of_types = {"h100": 8, "a100": 2, "l4": 0}
+    await queue(world, "top", limit=QueueResources(gpus=16, cpu="32", memory="1Ti", gpu_types=of_types))
+    await queue(world, "small", parent="top", limit=QueueResources(cpu="4"))
+    world.kubelet.script = lambda _pod: None
+    await world.submit("runs", gpus_per_worker=2, queue="small", cpu="2", memory="256Gi")
+    await world.phase("runs", Phase.RUNNING)
+
+    def shares(name: str) -> dict[str, float | None]:
+        page, series = Page(world), "stoker_queue_limit_used_ratio"
+        return {row["resource"]: page.value(series, **row) for row in page.rows(series, queue=name)}
+
+    wanted = {"gpus": 2 / 16, "cpu": 2 / 32, "memory": 1 / 4, "h100": 2 / 8, "a100": 0}
+    await world.until(lambda: shares("top") == wanted, lambda: shares("top"))
+    assert shares("small") == {"cpu": 2 / 4}
+    assert not shares("default"), "no limit is no number"
+
+
 async def test_what_is_done_is_counted_where_it_is_done(world: World) -> None:
     await world.node(gpus=1)
     world.kubelet.script = lambda pod: 1 if pod.metadata.name.startswith("bad") else 0

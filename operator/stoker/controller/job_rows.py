@@ -1,6 +1,6 @@
 """The job, user and queue behind a job_uid, and what queues hold: rows of `/metrics`, kept current with the caches.
 
-Owns `stoker_job_info`, `stoker_job_pod_info`, what is known of a job's attempts, and the GPUs of queues. By these rows
+Owns `stoker_job_info`, `stoker_job_pod_info`, what is known of a job's attempts, and what queues hold. By these rows
 Prometheus joins series of exporters and api by job_uid with its name, queue and user. There are rows for jobs
 that have a place and for those that have left it within the last 15 minutes (at most 5,000), not for those that wait:
 their number has no bound, and no GPU counter speaks of them. Never asks a store. Called by `metrics.OperatorMetrics`.
@@ -156,6 +156,18 @@ class JobRows:
                 gpus.add_metric((*labels, "guarantee"), float(guaranteed[name]))
                 gpus.add_metric((*labels, "borrowed"), float(max(gpus_of[name, "allocated"] - own, 0)))
         yield gpus
+        yield _family(
+            "stoker_queue_limit_used_ratio",
+            "Part of a queue's limit that its jobs and those of the queues below it hold, by resource: gpus, cpu, "
+            "memory or a GPU type. At most 5 seconds old; absent: no limit of that kind, or of 0.",
+            ("queue", "resource"),
+            (
+                ((label(queue.metadata.name), resource), queue.status.used.by_resource.get(resource, 0) / most)
+                for queue in sorted(queues, key=lambda queue: queue.metadata.name)
+                for resource, most in queue.spec.limit.by_resource.items()
+                if most
+            ),
+        )
         waiting: Counter[tuple[str, str]] = Counter()
         for (name, why), count in self._waiting.copy().items():
             waiting[label(name) if name in known else "", why] += count

@@ -49,6 +49,12 @@ class QueueResources(SpecModel):
             None if self.memory is None else memory_bytes(self.memory),
         )
 
+    @property
+    def by_resource(self) -> dict[str, int]:
+        """Those that are named: gpus, cpu, memory, and types by their names."""
+        named = zip(("gpus", "cpu", "memory"), self.amounts, strict=True)
+        return {resource: amount for resource, amount in named if amount is not None} | dict(self.of_types)
+
 
 NO_RESOURCES = QueueResources()
 
@@ -143,6 +149,11 @@ class QueueAmount(StatusModel):
     """Bytes, for example 2Ti."""
     gpu_types: Mapping[str, int] = {}
     """The GPUs by type, where they are placed on one."""
+
+    @property
+    def by_resource(self) -> dict[str, int]:
+        """As of a limit."""
+        return {**self.gpu_types, "gpus": self.gpus, "cpu": cpu_milli(self.cpu), "memory": memory_bytes(self.memory)}
 
 
 class DecayedUsage(StatusModel):

@@ -65,7 +65,7 @@ def _check_guarantees(found: dict[str, Link]) -> None:
         parent = todo.pop()
         children = sorted(below.get(parent, ()))
         todo += children
-        amounts = {name: _named(found[name].guarantee) for name in (parent, *children)}
+        amounts = {name: found[name].guarantee.by_resource for name in (parent, *children)}
         for resource in sorted({resource for name in children for resource in amounts[name]}):
             has = amounts[parent].get(resource, 0)
             sharing = [(name, amounts[name][resource]) for name in children if amounts[name].get(resource)]
@@ -85,11 +85,6 @@ def _above(found: Mapping[str, Link], name: str) -> tuple[str, ...]:
     """From the top."""
     parent = found[name].parent
     return () if parent is None else (*_above(found, parent), parent)
-
-
-def _named(resources: QueueResources) -> dict[str, int]:
-    named = zip(("gpus", "cpu", "memory"), resources.amounts, strict=True)
-    return {resource: amount for resource, amount in named if amount is not None} | dict(resources.of_types)
 
 
 def _amount(resource: str, count: int) -> str:

@@ -51,12 +51,8 @@ _LEADS = f"sum({most(('cluster',), 'stoker_operator_leader')})"
 _SM_STEPS = ((0.1, "orange"), (0.3, "green"))
 
 
-def _gpus(state: str) -> str:
-    return most(("cluster", "queue"), "stoker_queue_gpus", HERE, eq("state", state))
-
-
 def _over_clusters(state: str) -> str:
-    return total(("queue",), _gpus(state))
+    return total(("queue",), most(("cluster", "queue"), "stoker_queue_gpus", HERE, eq("state", state)))
 
 
 def _columns(by: tuple[str, ...]) -> tuple[Column, ...]:
@@ -191,9 +187,9 @@ _QUEUES = (
     ),
     bars(
         "Quota in use",
-        "Allocated share of the queue's GPU limit. Queues without a limit are not shown.",
+        "Held part of each limit of a queue: GPUs, GPUs of a type, cpu, memory. Queues without a limit are not shown.",
         "percentunit",
-        Query(f"{_gpus('allocated')} / on (cluster, queue) ({_gpus('limit')} > 0)", "{{queue}}"),
+        Query(most(("cluster", "queue", "resource"), "stoker_queue_limit_used_ratio", HERE), "{{queue}} {{resource}}"),
         high=1,
         base="blue",
         steps=((0.9, "orange"), (1, "red")),
