@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +51,7 @@ class Model:
         self.tree = tree
         self.placed = links({name: spec_of(*spec) for name, spec in tree.items()})
         self.jobs: dict[str, tuple[str, int, int]] = {}
+        self.priorities = Counter[str]()
         self.waiting: list[str] = []
         self.running: list[str] = []
 
@@ -95,10 +97,14 @@ class Model:
         )
 
     def starts(self) -> list[str]:
-        """One after the other, the first in order of those that fit."""
+        """One after the other, the first in order of those that fit. Of a queue's jobs on the same level only those of
+        the highest priority are compared with others."""
         found: list[str] = []
         while fitting := [name for name in self.waiting if name not in found and self.fits(name)]:
-            first = min(fitting, key=self.rank)
+            heads: dict[Any, str] = {}
+            for name in sorted(fitting, key=lambda name: -self.priorities[name]):
+                heads.setdefault((self.jobs[name][0], self.rank(name)[:-1]), name)
+            first = min(heads.values(), key=self.rank)
             self.running.append(first)
             found.append(first)
         self.waiting = [name for name in self.waiting if name not in found]
@@ -214,6 +220,45 @@ def test_a_younger_job_of_higher_priority_holds_back_its_queue_though_it_found_r
     assert world.starts(50) == {}
     world.state.forget_job(sched.key("all"))
     assert list(world.starts(51)) == ["first", "other"]
+
+
+small = st.tuples(st.sampled_from(["a", "a", "b", "c"]), st.sampled_from([0, 0, 1]), st.just(1))
+
+
+@examples(50)
+@given(tree=trees, asks=st.lists(st.tuples(small, st.integers(0, 2)), min_size=4, max_size=12))
+def test_priority_decides_between_jobs_of_one_queue_on_the_same_level_with_gpus_or_without(
+    tree: dict[str, Any], asks: list[Any], sched: SimpleNamespace
+) -> None:
+    """All fit: what waits in vain is not the model's."""
+    tree = {name: (spec | {"gpus": None, "lately": 0.0}, parent) for name, (spec, parent) in tree.items()}
+    model, world = Model(tree), sched.World().feed(sched.node("n", GPUS, cpu=CORES, memory=GIB))
+    for name, (spec, parent) in tree.items():
+        world.feed(sched.queue(name, parent=parent, **spec))
+    for number, ((leaf, gpus, cpu), priority) in enumerate(asks):
+        name = f"j{number:03}"
+        model.jobs[name], model.priorities[name] = (leaf, gpus, cpu), priority
+        model.waiting.append(name)
+        world.feed(sched.job(name, gpus, queue=leaf, cpu=str(cpu), queued=number, priority=priority))
+    assert list(world.starts(100)) == model.starts()
+
+
+@pytest.mark.parametrize(
+    ("guaranteed", "order"),
+    [({}, ["other", "high", "low"]), ({"cpu": "6"}, ["low", "other", "high"])],
+    ids=["on the same level", "below the guarantee of cores"],
+)
+@pytest.mark.parametrize("parent", [None, "top"])
+def test_priority_decides_between_jobs_with_and_without_gpus_of_a_guaranteed_queue(
+    parent: str | None, guaranteed: dict[str, str], order: list[str], sched: SimpleNamespace
+) -> None:
+    """Of `own`, which holds the GPU that it is guaranteed. `other` holds as much: there the wait decides."""
+    guarantee = {"guarantee": 1, "guaranteed": guaranteed}
+    world = sched.World().feed(sched.node("n", 8), sched.queue("own", parent=parent, **guarantee), sched.queue("other"))
+    world.feed(sched.queue("top", **guarantee), *(sched.job(f"r-{q}", queue=q, on=["n"]) for q in ("own", "other")))
+    world.feed(sched.job("low", 0, queue="own"), sched.job("other", queue="other", queued=1))
+    world.feed(sched.job("high", queue="own", priority=5, queued=2))
+    assert list(world.starts(9)) == order
 
 
 def test_a_reservation_holds_up_no_queue_that_goes_first(sched: SimpleNamespace) -> None:

@@ -2,7 +2,8 @@
 
 Owns the order between jobs. Between queues, at each level of their tree: one that holds less than its guarantee goes
 first, then the one with the least `share`, then the job that has waited longer. Within a queue higher priority goes
-first, then the longer wait: a priority never passes another queue's job. Called by `decide`.
+first, then the longer wait: a priority never passes another queue's job. In a queue with a guarantee that holds for
+jobs that stand on the same level: those with and without GPUs, or of different types, may not. Called by `decide`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .state import SchedulerState
 from .waiters import From, LaneIndex, Waiting
 
 Rank = tuple[Any, ...]
-"""A group's place among all, smallest first: (level by level from the top: guarantee, share), age of its head."""
+"""A group's place among all, smallest first: (level by level from the top: guarantee, share), age of its head, True
+if that `is_behind`."""
 
 
 class Stream(Protocol):
@@ -64,6 +66,8 @@ class _Part:
 
 class _Turn(NamedTuple):
     order: Order
+    is_behind: bool
+    """Right after the turn of that order, which is of another kind in its queue."""
     only_reserves: bool
     """It comes after that of the same lane which may start it."""
     number: int
@@ -120,13 +124,15 @@ class JobOrder:
         self._taken: _Turn | None = None
         """The last turn, if the next of its stream is not looked for yet."""
         self._groups: dict[tuple[str, LaneKind], _Group] = {}
+        self._kinds: dict[str, list[_Group]] = {}
+        """Queue that is guaranteed something → its groups."""
         self._branches: dict[tuple[str, LaneKind], _Branch] = {}
         self._count = count()
         for lane in lanes:
             self.add(lane)
 
     def add(self, lane: Lane) -> None:
-        turn = _Turn(lane.jobs.first(), False, next(self._count), lane, None)
+        turn = _Turn(lane.jobs.first(), False, False, next(self._count), lane, None)
         self._push(lane.queue, kind_of(self._state, lane), turn)
 
     def follow(self, name: str, stream: Stream) -> None:
@@ -151,7 +157,7 @@ class JobOrder:
         held_back = list(filter(None, map(stream.youngest, self._priorities(queue))))
         for kind, part in parts.items():
             for order in held_back:
-                self._push(queue, kind, _Turn(order, part.only_reserves, next(self._count), None, None))
+                self._push(queue, kind, _Turn(order, False, part.only_reserves, next(self._count), None, None))
             turn = self._first_turn(part)
             if turn is not None:
                 self._push(queue, kind, turn)
@@ -170,6 +176,9 @@ class JobOrder:
         if group is None or group.queue is not lane.queue:
             return []
         orders = list(islice(lane.jobs, most))
+        kinds = self._kinds.get(lane.queue.name, ())
+        if any(other.turns and other.turns[0].order[0] < orders[0][0] for other in kinds):
+            return []  # of another kind, that may come to stand on the same level
         end: tuple[Any, ...] = (orders[0][0] + 1,)
         if group.turns:
             end = min(end, group.turns[0].order)
@@ -212,6 +221,8 @@ class JobOrder:
                 continue
             turn = heappop(group.turns)
             group.last, lane = turn.order, turn.lane
+            if self._kinds:
+                self._release(group)
             if turn.stream is not None:
                 now = turn if turn is following else turn.stream.first(turn.order)
                 if now is None or now.order != turn.order:
@@ -233,7 +244,7 @@ class JobOrder:
         found = taken.stream.first((*taken.order, 0))
         if found is None:
             return None
-        turn = _Turn(found.order, taken.only_reserves, next(self._count), found.lane, taken.stream)
+        turn = _Turn(found.order, False, taken.only_reserves, next(self._count), found.lane, taken.stream)
         heappush(self._out.turns, turn)
         return turn
 
@@ -287,11 +298,16 @@ class JobOrder:
         found = stream.first(())
         if found is None:
             return None
-        return _Turn(found.order, stream.only_reserves, next(self._count), found.lane, stream)
+        return _Turn(found.order, False, stream.only_reserves, next(self._count), found.lane, stream)
 
     def _is_held_back(self, group: _Group) -> bool:
         """Its next turn comes after one that holds it back: of what its streams had as the pass began the youngest
-        whose priority comes before. It makes no difference unless others stand on the same level."""
+        whose priority comes before. It makes no difference unless others stand on the same level. Or the first of
+        another kind that stands there, if its priority is higher."""
+        ahead = self._ahead(group) if self._kinds else None
+        if ahead is not None:
+            heappush(group.turns, _Turn(ahead.order, True, False, next(self._count), None, None))
+            return True
         last, end = group.last, group.turns[0].order[:1]
         if end == last[:1] or not group.streams or len(self._groups) == 1 or not self._has_equals(group):
             return False
@@ -302,8 +318,27 @@ class JobOrder:
             if (youngest := stream.youngest(priority)) is not None and youngest > last
         ]
         if found:
-            heappush(group.turns, _Turn(max(found, key=lambda order: order[1:]), False, next(self._count), None, None))
+            last = max(found, key=lambda order: order[1:])
+            heappush(group.turns, _Turn(last, False, False, next(self._count), None, None))
         return bool(found)
+
+    def _ahead(self, group: _Group) -> _Turn | None:
+        """The first turn of one of the queue's other kinds, on the same level, of higher priority than the group's."""
+        for other in self._kinds.get(group.queue.name, ()):
+            if other is group or not other.turns or other.turns[0].is_behind:
+                continue
+            if other.turns[0].order[0] < group.turns[0].order[0] and all(
+                self._level(queue, other.kind) == self._level(queue, group.kind) for queue in group.queue.path
+            ):
+                return other.turns[0]
+        return None
+
+    def _release(self, taken: _Group) -> None:
+        """Its first turn is over, behind which those of other kinds stand."""
+        for other in self._kinds.get(taken.queue.name, ()):
+            if other.turns and other.turns[0].is_behind and other is not taken:
+                heappop(other.turns)
+                self._enter(other)
 
     def _has_equals(self, group: _Group) -> bool:
         """Among those with which it, or one above it, is compared."""
@@ -329,6 +364,8 @@ class JobOrder:
         if group is None:
             above, padding = self._branch(queue.path[1:], kind), 1 + self._state.tree.depth - len(queue.path)
             group = self._groups[queue.name, kind] = _Group(queue, kind, above, padding)
+            if queue.is_guaranteed:
+                self._kinds.setdefault(queue.name, []).append(group)
         return group
 
     def _branch(self, path: tuple[QueueState, ...], kind: LaneKind) -> _Branch:
@@ -362,7 +399,11 @@ class JobOrder:
             known = head.looked_at == len(head.streams)
             if known and not head.turns:
                 return ()
-            return self._level(head.queue, head.kind) * head.padding + (head.turns[0].order[1:] if known else ())
+            level = self._level(head.queue, head.kind) * head.padding
+            if known:
+                level += head.turns[0].order[1:]
+                return (*level, True) if head.turns[0].is_behind else level
+            return level
         first = self._first(head)
         assert head.queue is not None
         return self._level(head.queue, head.kind) + first.rank if first is not None else ()
