@@ -1,4 +1,4 @@
-"""Jobs that run, have saved and are stopped for others: builders beside those of `tests/sched/conftest.py`."""
+"""Jobs that run, have saved and are stopped for others: builders beside those of `sched_objects`."""
 
 from __future__ import annotations
 
