@@ -43,16 +43,15 @@ class NodeDrivers:
         node = self._nodes[name]
         before = self.scenario.get(name)
         scenario = self.scenario[name] = Scenario(node.driver)
-        kept = {} if before is not None else _counters(scenario.path)
+        kept, now = _counters(scenario.path), time.time()
         for index in range(node.gpus):
             gpu = scenario.add_gpu(uuid=f"GPU-{name}-{index}", watts=watts_of(node, index), busy=BUSY, sm=SM, used=USED)
             if gpu.uuid in kept:
                 gpu.energy_since, gpu.energy_offset_mj = kept[gpu.uuid]
             if before is not None:
-                was, now = before.gpus[index], time.time()
-                gpu.energy_since = since = was.energy_since
-                behind_j = was.integral("watts", since, now) - gpu.integral("watts", since, now)
-                gpu.energy_offset_mj = was.energy_offset_mj + round(behind_j * 1000)
+                since = gpu.energy_since
+                behind_j = before.gpus[index].integral("watts", since, now) - gpu.integral("watts", since, now)
+                gpu.energy_offset_mj += round(behind_j * 1000)
         scenario.write()
 
     def gpu(self, uuid: str) -> Gpu:
@@ -61,8 +60,8 @@ class NodeDrivers:
 
 
 def _counters(scenario: Path) -> dict[str, tuple[float, int]]:
-    """Uuid → since when, and from what, its energy counts, as the run before left it on a bed that is kept: a counter
-    that falls costs what is attributed a second."""
+    """Uuid → since when, and from what, its energy counts, as this run or the one before on a kept bed left it: a
+    counter that falls costs what is attributed a second."""
     lines = scenario.read_text().splitlines() if scenario.exists() else []
     gpus = [dict(field.split("=", 1) for field in line.split("\t")[1:]) for line in lines if line.startswith("gpu\t")]
     return {gpu["uuid"]: (float(gpu["energy_since"]), int(gpu["energy_offset_mj"])) for gpu in gpus}

@@ -130,8 +130,8 @@ def test_a_gpu_turns_unhealthy(stack: Stack, project: Project, figure: Figure) -
         figure("a GPU of n1 is unhealthy, n0 is busy: why a job of 2 GPUs waits", project.client.why("waits").summary)
     finally:
         node.toggle_last_gpu()
-    until(lambda: stack.bed.allocatable_gpus("n1") == 2, "the GPU is back", timeout_s=30)
-    stack.clear_gpus("n1")  # sick for the operator, if "one" held it
+        until(lambda: stack.bed.allocatable_gpus("n1") == 2, "the GPU is back", timeout_s=30)
+        stack.clear_gpus("n1")  # sick for the operator, if "one" held it
     assert _check_end(stack, project, "wide", "waits") == []
     assert sum(_check_end(stack, project, "one", attempts=2)) == 0  # moved if it was on that GPU, as it had saved
 
