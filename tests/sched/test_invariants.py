@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 
+from stoker.sched import reservations, wake
 from stoker.sched.decide import Start, decide
 from stoker.sched.occupancy import node_room
 from stoker.sched.place import place
-from stoker.sched.reservations import Kept, Reservations
+from stoker.sched.reservations import MAX_RESERVATIONS, Kept, Reservations
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.reasons import Code, QueueLevel
@@ -37,8 +40,13 @@ CHECKED = examples(75, suppress_health_check=[HealthCheck.too_slow])
 
 
 @CHECKED
-@given(history=actions)
-def test_any_history(history: list[tuple[Any, ...]], sched: SimpleNamespace) -> None:
+@given(history=actions, places=st.sampled_from([MAX_RESERVATIONS, 2]))
+def test_any_history(history: list[tuple[Any, ...]], places: int, sched: SimpleNamespace) -> None:
+    with mock.patch.multiple(reservations, MAX_RESERVATIONS=places), mock.patch.multiple(wake, MAX_RESERVATIONS=places):
+        _check_history(history, sched)
+
+
+def _check_history(history: list[tuple[Any, ...]], sched: SimpleNamespace) -> None:
     world = History(sched)
     for action in history:
         starts = world.play(action)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.sched import decide
+from stoker.sched.reservations import MAX_RESERVATIONS
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.job_parts import Stop
 from stoker.spec.queue import Discipline
@@ -288,3 +290,35 @@ def test_asking_when_one_node_is_free_changes_no_answer_for_others(sched: Simple
         return found
 
     assert waits([0]) == waits([1]) == waits([0, 1]) == [650.0, 1200.0]
+
+
+def test_a_queue_that_goes_first_takes_no_other_queues_places_for_reservations(sched: SimpleNamespace) -> None:
+    """Its jobs, more than there are places, want other nodes; from turn to turn they would be there before the gang."""
+    objects = [sched.node("x", 8), sched.node("y", 20, model="Tesla T4"), sched.queue("big", budget=100)]
+    objects += [sched.queue("many", budget=100), *(sched.job(f"y{i}", 4, queue="big", on=["y"]) for i in range(5))]
+    objects += [sched.job("gang", 8, queue="big", models=("A100",)), sched.job("next", 1, queue="big", queued=50)]
+    objects += [sched.job(f"t{i}", 1, queue="many", models=("T4",), cpu=f"{i + 1}m", queued=i + 1) for i in range(20)]
+    running = [sched.job(f"x{i}", 1, queue="big", on=["x"]) for i in range(8)]
+    world = sched.World().feed(*objects, *running)
+    assert world.starts(400) == {} and world.state.queues["many"].used < world.state.queues["big"].used
+    for i in range(7):
+        world.state.forget_job(running[i].key)
+        assert world.starts(401 + i) == {}, "what ends on the gang's node stays open"
+        again = sched.World().feed(*objects, *running[i + 1 :])
+        assert again.starts(401 + i) == {}, "also after a restart"
+        reserving = [[one.order[2] for one in each.state.plan] for each in (world, again)]
+        assert reserving[0] == reserving[1] and len(reserving[0]) == MAX_RESERVATIONS
+    world.state.forget_job(running[7].key)
+    assert world.starts(409).keys() == {"gang"}
+
+
+@pytest.mark.parametrize("holder", ["a", "b", "c"])
+def test_places_for_reservations_go_round_by_queue_whichever_goes_first(holder: str, sched: SimpleNamespace) -> None:
+    """Each queue's first, then each one's second; the last to those that have waited longest."""
+    world = sched.World().feed(*(sched.queue(name, budget=100) for name in "abc"), sched.node("n", 40))
+    world.feed(sched.job("r", 40, queue=holder, on=["n"]))
+    for name, count in (("a", 12), ("b", 12), ("c", 3)):
+        queued = [10 * i + ord(name) for i in range(count)]
+        world.feed(*[sched.job(f"{name}{at}", 1, queue=name, cpu=f"{at}m", queued=at) for at in queued])
+    world.decide(900)
+    assert Counter(one.lane.queue.name for one in world.state.plan) == {"a": 7, "b": 6, "c": 3}

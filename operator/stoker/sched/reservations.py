@@ -10,8 +10,9 @@ nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -31,8 +32,8 @@ from .waiters import room_in
 RESERVE_AFTER_S = 300.0
 
 MAX_RESERVATIONS = 16
-"""Gangs that nodes are kept for at a time, the first in order, and gangs per queue that wait for its limit only.
-Bounds the work per decision."""
+"""Gangs that nodes are kept for at a time, and gangs per queue that wait for its limit only. Bounds the work per
+decision."""
 
 
 _MARGIN = 1.5
@@ -80,7 +81,10 @@ class Reservations:
     def __init__(self, state: SchedulerState, now: datetime) -> None:
         self._state, self._now = state, now
         self._kept = Kept(state)
-        self.gangs = 0
+        self.places = MAX_RESERVATIONS
+        """So many are left for gangs that nodes are kept for, beside those that are set aside."""
+        self._set_aside: dict[str, list[Order]] = {}
+        """Queue → of its jobs whose turns are to come, those that have a place, in order."""
         self.limited: dict[str, int] = defaultdict(int)
         """Queue -> those that keep its limit only."""
         self.holds_back = False
@@ -100,8 +104,19 @@ class Reservations:
         self._is_as_before = True
         """So far it is that plan."""
 
+    def set_aside(self, orders: Mapping[str, list[Order]]) -> None:
+        """Of a place for each of these, by queue."""
+        self._set_aside = {name: sorted(mine) for name, mine in orders.items()}
+        self.places -= sum(map(len, orders.values()))
+
+    def with_place(self, queue: QueueState, begin: tuple[object, ...]) -> list[Order]:
+        """The queue's from there on that one is set aside for."""
+        mine = self._set_aside.get(queue.name, [])
+        return mine[bisect_left(mine, begin) :]
+
     def add(self, order: Order, lane: Lane) -> None:
         queue = lane.queue
+        self._take_place(order, queue)
         could = within = choices(self._state, queue, lane.request)
         if queue.is_limited:
             could = tuple([one for one in could if queue.could_hold(one)])
@@ -109,10 +124,10 @@ class Reservations:
                 return
             within = tuple([one for one in could if queue.has_room(one)])
         if within:
-            one = self._choose(order, lane, within) if self.gangs < MAX_RESERVATIONS else None
+            one = self._choose(order, lane, within) if self.places else None
             if one is None:
                 return
-            self.gangs += 1
+            self.places -= 1
         elif self.limited[queue.name] == MAX_RESERVATIONS:
             return
         else:
@@ -132,6 +147,7 @@ class Reservations:
 
     def started(self, order: Order, queue: QueueState) -> None:
         """A job has: who has no choice stays, unless it took of what is kept."""
+        self._take_place(order, queue)
         if self.plan and not self._has_moved:
             self._has_moved = not self._is_steady or self.ahead_of(order, queue) is not self._kept
 
@@ -177,6 +193,13 @@ class Reservations:
             new = new if held else set()
             if getattr(changes, name) != new:
                 self._state.journal.set(changes, name, new)
+
+    def _take_place(self, order: Order, queue: QueueState) -> None:
+        """Its turn has come: what was set aside for it may be another's if it needs none."""
+        mine = self._set_aside.get(queue.name, [])
+        if order in mine:
+            mine.remove(order)
+            self.places += 1
 
     def _choose(self, order: Order, lane: Lane, requests: Sequence[Request]) -> Reservation | None:
         """On GPUs of the type that lets it start soonest."""

@@ -11,9 +11,11 @@ youngest of each priority that it would have had, were it not for those shortcut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
+from heapq import merge
 from itertools import islice
 
 from .budget import in_budget
@@ -24,7 +26,7 @@ from .job_order import Stream
 from .place import fits_somewhere
 from .queue_state import QueueState
 from .request import GpuFilter
-from .reservations import MAX_RESERVATIONS, Reservations
+from .reservations import MAX_RESERVATIONS, Reservations, reserves
 from .state import SchedulerState
 from .waiters import From, Kind, LaneIndex, Needs, Waiting, is_within, room_in
 
@@ -105,16 +107,38 @@ class Reserving:
         self._reservations = reservations
 
     def first(self, begin: From) -> Waiting | None:
+        return self._first(self._following, begin)
+
+    def within_limit(self) -> Iterator[Order]:
+        """All that nodes may be kept for."""
+        following, begin = self.index.at, From()
+        if self._queue.is_limited:
+            following = partial(self.index.first_within, [room_in(self._queue)])
+        while (found := self._first(following, begin)) is not None:
+            yield found.order
+            begin = (*found.order, 0)
+
+    def _first(self, following: Callable[[From], Waiting | None], begin: From) -> Waiting | None:
         while True:
-            if self._reservations.gangs < MAX_RESERVATIONS:
-                found = self.index.at(begin)
-            elif self._reservations.limited[self._queue.name] < MAX_RESERVATIONS:
-                found = self.index.first_beyond(room_in(self._queue), begin)
-            else:
-                return None
+            found = following(begin)
             if found is None or self._may(found):
                 return found
             begin = (*found.order, 0) if found.order[1] <= self._aged else (found.order[0] + 1,)
+
+    def _following(self, begin: From) -> Waiting | None:
+        """The first from there on that there is a place for."""
+        if self._reservations.places:
+            return self.index.at(begin)
+        found = None
+        if self._reservations.limited[self._queue.name] < MAX_RESERVATIONS:
+            found = self.index.first_beyond(room_in(self._queue), begin)
+        for order in self._reservations.with_place(self._queue, begin):
+            if found is not None and found.order <= order:
+                break
+            one = self.index.at(order)
+            if one is not None and one.order == order:
+                return one
+        return found
 
     def youngest(self, priority: int) -> Order | None:
         index, end = self.index, (priority, self._aged, ("\U0010ffff",))
@@ -193,12 +217,39 @@ def _would_start(state: SchedulerState, lane: Lane) -> bool:
 
 def reserving(
     state: SchedulerState, now: datetime, reserve_after_s: float, reservations: Reservations
-) -> Iterator[tuple[str, Stream]]:
-    aged = now - timedelta(seconds=reserve_after_s)
-    if state.lanes.waiters.ages and state.lanes.waiters.ages.first()[0] <= aged:
-        for name in state.lanes.waiters.heads:
-            if state.queues[name].budget:
-                yield name, Reserving(state, name, aged, now, reservations)
+) -> list[tuple[str, Reserving]]:
+    """(queue, lanes of it that may reserve). Where these are more than there are places, the places are set aside."""
+    aged, waiters, count = now - timedelta(seconds=reserve_after_s), state.lanes.waiters, len(state.lanes.untried)
+    streams = list[tuple[str, Reserving]]()
+    if waiters.ages and waiters.ages.first()[0] <= aged:
+        some = (name for name in waiters.heads if state.queues[name].budget)
+        streams += [(name, Reserving(state, name, aged, now, reservations)) for name in some]
+        count += sum(since <= aged for since, _ in islice(waiters.ages, MAX_RESERVATIONS + 1))
+    if count > MAX_RESERVATIONS:
+        orders: dict[str, Iterator[Order]] = {name: stream.within_limit() for name, stream in streams}
+        untried = defaultdict[str, list[Order]](list)
+        for lane in state.lanes.untried:
+            order = lane.jobs.first()
+            if reserves(state, state.entries[order[2]], now, reserve_after_s) and lane.queue.has_room(lane.request):
+                untried[lane.queue.name].append(order)
+        for name, some_orders in untried.items():
+            orders[name] = merge(sorted(some_orders), orders.get(name, ()))
+        reservations.set_aside(_first_of_each(orders))
+    return streams
+
+
+def _first_of_each(queues: Mapping[str, Iterator[Order]]) -> dict[str, list[Order]]:
+    """The first job of each queue, then the second of each, and so on, as long as there are places; the last go to
+    those that have waited longest. Shares, by which turns go, don't count: a queue that goes first would have all
+    places, and others' gangs would lose theirs, and their nodes, with each start."""
+    found, left, heads = defaultdict[str, list[Order]](list), MAX_RESERVATIONS, [*queues.items()]
+    while left > 0 and heads:
+        firsts = [(name, order) for name, orders in heads if (order := next(orders, None)) is not None]
+        for name, order in sorted(firsts, key=lambda one: one[1][1:])[:left]:
+            found[name].append(order)
+        left -= len(firsts)
+        heads = [(name, queues[name]) for name, _ in firsts]
+    return found
 
 
 def _first(index: LaneIndex, rooms: list[Needs], begin: Waiting) -> Waiting | None:
