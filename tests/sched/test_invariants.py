@@ -280,6 +280,25 @@ def test_reservations_are_mostly_not_searched_anew(sched: SimpleNamespace, looke
     assert looked_up[-6:] == [True] * 6
 
 
+def test_reservations_on_one_node_are_not_searched_anew_as_turns_change(
+    sched: SimpleNamespace, looked_up: list[bool]
+) -> None:
+    world = sched.World().feed(sched.node("n", 8), sched.node("m", 3, model="Tesla T4"), sched.queue("c"))
+    world.feed(sched.job("r", 8, queue="c", on=["n"]))
+    for name in "ab":
+        world.feed(sched.queue(name, budget=100), sched.job(name, 4, queue=name, models=("A100",)))
+    running = [sched.job(f"r{i}", 1, queue="a", on=["m"]) for i in range(3)]
+    world.feed(*running, sched.job("s", 3, queue="b", models=("T4",), queued=1))
+    turns = []
+    for at, job in enumerate([None, *running], 400):
+        looked_up.clear()
+        if job is not None:
+            world.state.forget_job(job.key)
+        world.decide(at)
+        turns.append([one.order[2].name for one in world.state.plan])
+    assert turns == [["b", "s", "a"]] * 3 + [["a", "b"]] and looked_up == [True, True], "also by another order"
+
+
 @CHECKED
 @given(history=actions, imagined=actions)
 def test_rollback_restores_the_state_exactly(

@@ -333,7 +333,7 @@ def _reserve_one(
     could = _one_fits(request, is_open, _room_of_rest(table, request, keep))
     free = free_room(table, request, keep)
     at = _slots_for_one(request, could, free)
-    fits_now, settled, waits = bool(len(at)), True, None
+    fits_now, settled, waits = bool(len(at)), len(at) < 2, None
     if not fits_now and wanted.stay:
         at = np.array([table.slots[name] for name in wanted.stay if name in table.slots], dtype=np.intp)
         at = at[could[at]]
@@ -370,6 +370,19 @@ def fits_one(table: NodeTable, request: Request, slot: int, keep: Keep | None) -
     if not gpus or table.gpus.is_any(request.filter):
         return True
     return bool(table.view(request.filter).room[slot] - kept[0] >= gpus)
+
+
+def could_on(table: NodeTable, request: Request, slot: int, keep: Keep | None) -> int:
+    """As `capacity` of one slot that is open to the request."""
+    gpus, cpu, memory = _NONE if keep is None else keep.of(slot)
+    most = [request.workers]
+    most += [(int(table.rest_for(request.filter)[slot]) - gpus) // request.gpus] if request.gpus else []
+    most += [(int(table.rest_cpu[slot]) - cpu) // request.cpu] if request.cpu else []
+    most += [(int(table.rest_mem[slot]) - memory) // request.memory] if request.memory else []
+    for name, count in request.extended:
+        rest = table.extended[name].rest
+        most.append(int((rest if keep is None else keep.leave(name, rest))[slot]) // count)
+    return max(min(most), 0)
 
 
 def without(table: NodeTable, mask: Mask, avoid: Collection[str]) -> Mask:

@@ -23,7 +23,7 @@ from stoker.spec.meta import Key
 from .budget import Cost, cost_of, in_budget, may_cost_s
 from .entries import Entry, Lane, Order, Reservation
 from .gpu_choice import choices
-from .place import Keep, Reserved, Spread, Wanted, capacity, fits_one, place, reserve
+from .place import Keep, Reserved, Spread, Wanted, could_on, fits_one, place, reserve
 from .queue_state import QueueState
 from .request import NOTHING, Request, Totals
 from .state import SchedulerState
@@ -105,7 +105,7 @@ class Reservations:
         """So far it is that plan."""
 
     def set_aside(self, orders: Mapping[str, list[Order]]) -> None:
-        """Of a place for each of these, by queue."""
+        """A place for each of these, by queue."""
         self._set_aside = {name: sorted(mine) for name, mine in orders.items()}
         self.places -= sum(map(len, orders.values()))
 
@@ -236,12 +236,13 @@ class Reservations:
         mine, freed, moved = {slot for slot, _ in last.spread}, self._freed, set[int]()
         if not follows:  # one that stays is the same object
             moved = {slot for one in {*state.plan[:at]}.symmetric_difference(self.plan) for slot, _ in one.spread}
-        if moved & mine:
+        if moved & mine and last.request.near.required:
             return None
-        if freed & mine:  # by a pod outside the jobs, its own nodes could hold more than before
-            could = capacity(table, last.request, lane.avoid, keep)
-            if any(could[slot] > workers for slot, workers in last.spread if slot in freed):
-                return None
+        # Those ahead may keep more or less there; and freed by a pod outside the jobs it could hold more than before.
+        unsure = mine if moved & mine else freed & mine
+        spread = [(slot, workers) for slot, workers in last.spread if slot in unsure]
+        if any(could_on(table, last.request, slot, keep) != workers for slot, workers in spread):
+            return None
         moved |= freed
         return None if any(fits_one(table, last.request, slot, keep) for slot in moved - mine) else last
 
