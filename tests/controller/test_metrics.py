@@ -139,7 +139,7 @@ async def test_the_part_in_use_of_each_limit_that_a_queue_has(world: World) -> N
 
     wanted = {"gpus": 2 / 16, "cpu": 2 / 32, "memory": 1 / 4, "h100": 2 / 8, "a100": 0}
     await world.until(lambda: shares("top") == wanted, lambda: shares("top"))
-    assert shares("small") == {"cpu": 2 / 4}
+    await world.until(lambda: shares("small") == {"cpu": 2 / 4}, lambda: shares("small"))
     assert not shares("default"), "no limit is no number"
 
 
