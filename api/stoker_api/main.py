@@ -22,6 +22,7 @@ from pathlib import Path
 import click
 import uvloop
 
+from stoker.cluster_options import gpu_types, topology_levels
 from stoker.heap import hold_heap_together
 from stoker.kube.client import KubeClient
 from stoker.kube.pod_logs import PodLogs
@@ -32,10 +33,9 @@ from stoker.kube.views import cluster_pods
 from stoker.process import keep_loaded, set_up_logging, stop_on_signals
 from stoker.push import flags
 from stoker.push.sender import PushOptions
-from stoker.spec.gpu_types import SHIPPED, GpuTypes, parse_rows
+from stoker.spec.gpu_types import SHIPPED, GpuTypes
 from stoker.spec.job import JOBS
 from stoker.spec.job_parts import IdleAction
-from stoker.spec.names import LABEL_KEY
 from stoker.spec.pod import Pod
 from stoker.spec.quantity import format_duration, new_duration
 from stoker.spec.runtime import RUNTIMES
@@ -128,20 +128,6 @@ def _accounts(_context: click.Context, _option: click.Parameter, given: tuple[st
     return given
 
 
-def _levels(_context: click.Context, _option: click.Parameter, keys: tuple[str, ...]) -> tuple[str, ...]:
-    for key in keys:
-        if not LABEL_KEY.fits(key):
-            raise click.BadParameter(f"{key!r} {LABEL_KEY.says}")
-    return keys
-
-
-def _gpu_types(_context: click.Context, _option: click.Parameter, rows: tuple[str, ...]) -> GpuTypes:
-    try:
-        return GpuTypes(parse_rows(rows))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 class _CannotStart(Exception):
     """The text says what to do."""
 
@@ -210,14 +196,14 @@ class _CannotStart(Exception):
     "--topology-level",
     "topology_levels",
     multiple=True,
-    callback=_levels,
+    callback=topology_levels,
     help="As the operator's. Repeatable, outermost first.",
 )
 @click.option(
     "--gpu-type",
     "gpu_types",
     multiple=True,
-    callback=_gpu_types,
+    callback=gpu_types,
     metavar="MODEL=TYPE",
     help="What queues call GPUs with these words in their model's name, as the operator's. Repeatable.",
 )

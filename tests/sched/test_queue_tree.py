@@ -129,7 +129,7 @@ def test_the_order_is_that_of_a_model_that_tries_every_job(
     for number, (new, ends, gone) in enumerate(rounds):
         for leaf, gpus, cpu in new:
             name = f"j{len(made):03}"
-            # Reclaim is another matter: tests/sched/test_preempt.py.
+            # Reclaim is another matter: tests/sched/test_reclaim.py.
             made[name] = sched.job(name, gpus, queue=leaf, cpu=str(cpu), queued=len(made), preemptible=False)
             model.jobs[name] = (leaf, gpus, cpu)
             model.waiting.append(name)

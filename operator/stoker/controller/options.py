@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from stoker.cluster_options import gpu_types, topology_levels
 from stoker.heap import hold_heap_together
 from stoker.life.burn_in import BurnIn
 from stoker.life.gpu_moves import parse_moves
@@ -20,8 +21,7 @@ from stoker.process import set_up_logging
 from stoker.push import flags
 from stoker.push.sender import PushOptions
 from stoker.spec.gpu_health import Move
-from stoker.spec.gpu_types import GpuTypes, parse_rows
-from stoker.spec.names import LABEL_KEY
+from stoker.spec.gpu_types import GpuTypes
 from stoker.spec.quantity import NOT_ZERO, new_duration
 
 from .render_kube import ClusterSettings
@@ -129,7 +129,7 @@ def _params() -> list[click.Parameter]:
             (),
             "A node label that says what is close together; outermost first, as the api's. Repeatable.",
             multiple=True,
-            callback=_levels,
+            callback=topology_levels,
         ),
         _option(
             "--gpu-type",
@@ -137,7 +137,7 @@ def _params() -> list[click.Parameter]:
             (),
             "MODEL=TYPE: what queues call GPUs with these words in their model's name, as the api's. Repeatable.",
             multiple=True,
-            callback=_gpu_types,
+            callback=gpu_types,
         ),
         _option("--log-format", "STOKER_LOG_FORMAT", "text", "How lines look.", type=click.Choice(["text", "json"])),
         _option("--log-level", "STOKER_LOG_LEVEL", "info", "What is logged.", type=levels),
@@ -206,20 +206,6 @@ def _duration(name: str, env: str, default: str, says: str) -> click.Option:
 def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
     try:
         return new_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def _levels(_context: click.Context, _option: click.Parameter, keys: tuple[str, ...]) -> tuple[str, ...]:
-    for key in keys:
-        if not LABEL_KEY.fits(key):
-            raise click.BadParameter(f"{key!r} {LABEL_KEY.says}")
-    return keys
-
-
-def _gpu_types(_context: click.Context, _option: click.Parameter, rows: tuple[str, ...]) -> GpuTypes:
-    try:
-        return GpuTypes(parse_rows(rows))
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

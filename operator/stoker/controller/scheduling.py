@@ -236,7 +236,7 @@ class Scheduling:
                 self._waiting.forget(job.key)
                 if not is_pending(job):
                     state.observe_job(job)
-                    state.journal.set(state.entries[job.key], "stuck", True)
+                    state.stick(job.key)
 
         self._learned.append(leave)
         self._woken.set()

@@ -163,19 +163,11 @@ class KubeStore:
         resource_version: str | None = None,
     ) -> T:
         _, codec = self._writable(kind)
-        return codec.one(await self._patch_status(kind, key, patch, manager, uid, resource_version))
+        raw = await self._patch_status(kind, key, patch, manager=manager, uid=uid, resource_version=resource_version)
+        return codec.one(raw)
 
-    async def patch_unread(
-        self,
-        kind: Kind[Any],
-        key: Key,
-        patch: Mapping[str, Any],
-        *,
-        manager: str,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> str:
-        raw = await self._patch_status(kind, key, patch, manager, uid, resource_version)
+    async def patch_unread(self, kind: Kind[Any], key: Key, patch: Mapping[str, Any], **how: Any) -> str:
+        raw = await self._patch_status(kind, key, patch, **how)
         return Resource.model_validate_json(raw).metadata.resource_version
 
     async def taint_node(self, name: str, taint: Taint, *, there: bool) -> None:
@@ -201,9 +193,10 @@ class KubeStore:
         kind: Kind[T],
         key: Key,
         patch: Mapping[str, Any],
+        *,
         manager: str,
-        uid: str | None,
-        resource_version: str | None,
+        uid: str | None = None,
+        resource_version: str | None = None,
     ) -> bytes:
         wire, _ = self._writable(kind)
         path = f"{wire.path(key)}/status"

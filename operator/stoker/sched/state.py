@@ -161,6 +161,10 @@ class SchedulerState:
             self.tree.sweep(entry.queue)
             self.runtimes.sweep(entry.runtime)
 
+    def stick(self, key: Key) -> None:
+        """Until its next version it is not asked to grow."""
+        self.journal.set(self.entries[key], "stuck", True)
+
     def count_by_pods(self, job: TrainingJob) -> None:
         """That its attempt stops, or has ended, can't be written: from now on its pods alone say what it holds."""
         old = self.entries.get(job.key)
@@ -169,7 +173,6 @@ class SchedulerState:
         self.claims.victim_moved(old.key)
         entry = new_entry(old.job, old.queue, old.runtime, unrecorded=True)
         entry.share_key(old)
-        self.foreign_pods.leave(old)
         self._replace(entry, old)
 
     # -- assumptions
@@ -294,7 +297,8 @@ class SchedulerState:
     def _replace(self, entry: Entry, old: Entry | None) -> None:
         self.nodes.acquire(entry.request)
         if old is not None:
-            if entry.job.uid != old.job.uid or entry.job.metadata.deletion_timestamp is not None:
+            is_going = entry.unrecorded or entry.job.metadata.deletion_timestamp is not None
+            if is_going or entry.job.uid != old.job.uid:
                 self.foreign_pods.leave(old)
             self._remove(old)
         self.journal.put(self.entries, entry.key, entry)
